@@ -1,0 +1,299 @@
+//! `cortiq bench`: prefill and decode speed, beside this machine's own read bandwidth.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{anyhow, bail};
+use clap::ArgGroup;
+use cortiq_cmf::CmfFile;
+use cortiq_cpu::{CpuOptions, read_bandwidth};
+use cortiq_engine::{Engine, EngineOptions, LogitRows, PREFILL_CHUNK, Sequence};
+use cortiq_model::{NAMED_SHAPES, NamedShape, Weights, named_shape};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::Serialize;
+
+use crate::config::{Config, Origin, Setting};
+use crate::model_options::{ExecutorName, ExecutorOptions, FileOptions, open_engine, open_file, positive};
+use crate::output::{Usage, human_bytes, note, print_json, print_text, table};
+use crate::synthetic::{check_memory, random_weights};
+use crate::values::QuantName;
+
+/// Tokens decoded before the clock runs.
+const WARM_UP: usize = 8;
+/// Passes over memory when its bandwidth is measured; the best counts.
+const BANDWIDTH_PASSES: usize = 5;
+/// Bytes that measuring the bandwidth takes per thread.
+const BANDWIDTH_BUFFER: u64 = 256 << 20;
+
+/// Flags of `bench`.
+#[derive(clap::Args, Debug)]
+#[command(
+    group = ArgGroup::new("subject").required(true).args(["model", "shape"]),
+    after_help = format!("Examples:\n  \
+        cortiq bench model.cmf\n  \
+        cortiq bench --shape qwen3-0.6b --quant q4t -p 512 -n 64\n\n\
+        Shapes: {}. GB/s are bytes of weights read.", shape_names())
+)]
+pub struct Args {
+    /// CMF file
+    #[arg(value_name = "MODEL")]
+    model: Option<PathBuf>,
+    /// Random weights of a well-known shape instead of a file
+    #[arg(long, value_name = "NAME", requires = "quant")]
+    shape: Option<String>,
+    /// How the matrices of --shape are stored
+    #[arg(long, value_name = "NAME", requires = "shape")]
+    quant: Option<QuantName>,
+    /// Tokens of the prefill test; 0 leaves it out
+    #[arg(short = 'p', long, value_name = "N", default_value_t = 512)]
+    prompt_tokens: usize,
+    /// Tokens of the decode test; 0 leaves it out
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
+    predict_tokens: usize,
+    /// Timed repetitions
+    #[arg(short = 'r', long, value_name = "N", default_value = "5", value_parser = positive)]
+    repetitions: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    executor: ExecutorOptions,
+}
+
+fn shape_names() -> String {
+    NAMED_SHAPES.map(|shape| shape.name).join(", ")
+}
+
+/// What is measured.
+struct Subject {
+    engine: Engine,
+    label: String,
+    /// Bytes of all weights.
+    bytes: u64,
+    /// Bytes of the matrix that makes the logits, which prefill reads in the last step only.
+    head: u64,
+}
+
+#[derive(Serialize)]
+struct Report {
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    test: String,
+    tok_s: Spread,
+    gb_s: f64,
+    bandwidth_gb_s: f64,
+    bandwidth_fraction: f64,
+}
+
+#[derive(Serialize)]
+struct Spread {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+/// Measures.
+pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
+    if args.prompt_tokens == 0 && args.predict_tokens == 0 {
+        bail!(Usage("-p 0 and -n 0 together leave nothing to measure".to_owned()));
+    }
+    let shape = args.shape.as_deref().map(find_shape).transpose()?;
+    let threads = match args.executor.executor {
+        ExecutorName::Reference => 1,
+        ExecutorName::Cpu => args.executor.threads(config).unwrap_or_else(|| CpuOptions::default().threads),
+    };
+    let file = args.model.as_ref().map(|path| open_file(path, false).map(|file| (path, file))).transpose()?;
+    // Before the weights are there, so that memory has to hold one of the two only.
+    check_memory(threads as u64 * BANDWIDTH_BUFFER, "measuring the read bandwidth")?;
+    let bandwidth = read_bandwidth(threads, BANDWIDTH_PASSES);
+    let mut subject = match (file, shape, &args.quant) {
+        (Some((path, file)), _, _) => from_file(path, file, args, config)?,
+        (None, Some(shape), Some(quant)) => from_shape(&shape, quant, args, threads)?,
+        _ => bail!(Usage("give a model, or --shape and --quant".to_owned())),
+    };
+    let rows = measure(&mut subject, args, bandwidth / 1e9)?;
+    if args.json { print_json(&Report { rows }) } else { print_rows(&rows, &subject, threads) }
+}
+
+fn find_shape(name: &str) -> anyhow::Result<NamedShape> {
+    named_shape(name).ok_or_else(|| anyhow!(Usage(format!("`{name}` is not one of the shapes {}", shape_names()))))
+}
+
+/// Positions that the longest test needs.
+fn context(args: &Args) -> usize {
+    args.prompt_tokens.max(args.predict_tokens)
+}
+
+fn from_file(path: &Path, file: CmfFile, args: &Args, config: &Config) -> anyhow::Result<Subject> {
+    let bytes = file.tensors().iter().map(|t| t.nbytes).sum();
+    let head = ["lm_head.weight", "model.embed_tokens.weight"].iter().find_map(|name| file.find(name));
+    let head = head.and_then(|i| file.tensors().get(i)).map_or(0, |t| t.nbytes);
+    let longest = if args.prompt_tokens >= args.predict_tokens { "-p" } else { "-n" };
+    let context = Setting { value: Some(context(args)), origin: Origin::Flag(longest) };
+    let options = FileOptions { owned: false, skill: None };
+    let engine = open_engine(path, file, &args.executor, &options, &context, config)?;
+    let label = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    Ok(Subject { engine, label, bytes, head })
+}
+
+fn from_shape(shape: &NamedShape, quant: &QuantName, args: &Args, threads: usize) -> anyhow::Result<Subject> {
+    let encoding =
+        quant.encoding(cortiq_quant::Encoding::VBIT_DEFAULT_MEAN_BITS).map_err(|reason| anyhow!(Usage(reason)))?;
+    let context = context(args);
+    if !args.json {
+        note(format_args!("making random weights of {} …", shape.name));
+    }
+    // Keys and values in f32 for one sequence, and a generous share for activations.
+    let cache = 8 * shape.num_layers * shape.kv_heads * shape.head_dim;
+    let extra = (cache as u64).saturating_mul(context as u64).saturating_add(256 << 20);
+    let (weights, bytes) = random_weights(shape, &encoding, extra)?;
+    let head = if shape.tied { "model.embed_tokens.weight" } else { "lm_head.weight" };
+    let head = weights.find(head).map_or(Ok(0), |id| weights.bytes(id).map(|b| b.len() as u64))?;
+    let options = EngineOptions {
+        executor: args.executor.executor.into(),
+        threads: Some(threads),
+        context: Some(context),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::from_weights(&shape.header(), Arc::new(weights), &options)?;
+    Ok(Subject { engine, label: format!("{} {}", shape.name, quant.as_str()), bytes, head })
+}
+
+fn measure(subject: &mut Subject, args: &Args, bandwidth: f64) -> anyhow::Result<Vec<Row>> {
+    let (p, n) = (args.prompt_tokens, args.predict_tokens);
+    let per_token = subject.engine.bytes_per_token();
+    let ids = random_ids(p.max(n), subject.engine.vocab_size());
+    let mut rows = Vec::new();
+    if let Some(prompt) = ids.get(..p).filter(|prompt| !prompt.is_empty()) {
+        let steps = p.div_ceil(PREFILL_CHUNK) as u64;
+        let bytes = steps * per_token - (steps - 1) * subject.head.min(per_token);
+        prefill(&mut subject.engine, prompt)?;
+        let times = repeat(args.repetitions, || prefill(&mut subject.engine, prompt))?;
+        rows.push(row(format!("pp{p}"), p, bytes, &times, bandwidth));
+    }
+    if let Some(tokens) = ids.get(..n).filter(|tokens| !tokens.is_empty()) {
+        decode(&mut subject.engine, tokens.get(..WARM_UP).unwrap_or(tokens))?;
+        let times = repeat(args.repetitions, || decode(&mut subject.engine, tokens))?;
+        rows.push(row(format!("tg{n}"), n, per_token * n as u64, &times, bandwidth));
+    }
+    Ok(rows)
+}
+
+fn random_ids(count: usize, vocab_size: usize) -> Vec<u32> {
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let vocab_size = vocab_size.max(1) as u64;
+    (0..count).map(|_| (rng.next_u64() % vocab_size) as u32).collect()
+}
+
+fn repeat(times: usize, mut work: impl FnMut() -> anyhow::Result<f64>) -> anyhow::Result<Vec<f64>> {
+    (0..times).map(|_| work()).collect()
+}
+
+/// Seconds to compute `ids` and the logits of the last of them.
+fn prefill(engine: &mut Engine, ids: &[u32]) -> anyhow::Result<f64> {
+    in_sequence(engine, |engine, sequence| {
+        let mut rest = ids;
+        while let Some((chunk, more)) = rest.split_at_checked(PREFILL_CHUNK).filter(|(_, more)| !more.is_empty()) {
+            engine.extend(sequence, chunk, LogitRows::None)?;
+            rest = more;
+        }
+        engine.extend(sequence, rest, LogitRows::Last)?;
+        Ok(())
+    })
+}
+
+/// Seconds to compute `ids` one by one, each with its logits.
+fn decode(engine: &mut Engine, ids: &[u32]) -> anyhow::Result<f64> {
+    in_sequence(engine, |engine, sequence| {
+        ids.iter().try_for_each(|id| engine.extend(sequence, &[*id], LogitRows::Last).map(|_| ()).map_err(Into::into))
+    })
+}
+
+fn in_sequence(
+    engine: &mut Engine,
+    work: impl FnOnce(&mut Engine, &mut Sequence) -> anyhow::Result<()>,
+) -> anyhow::Result<f64> {
+    let mut sequence = engine.sequence()?;
+    let start = Instant::now();
+    let outcome = work(engine, &mut sequence);
+    let seconds = start.elapsed().as_secs_f64();
+    engine.close(sequence)?;
+    outcome.map(|()| seconds)
+}
+
+/// A row of a test that computed `tokens` and read `bytes` of weights in each of `times`.
+fn row(test: String, tokens: usize, bytes: u64, times: &[f64], bandwidth: f64) -> Row {
+    let mut sorted: Vec<f64> = times.iter().map(|seconds| seconds.max(1e-9)).collect();
+    sorted.sort_by(f64::total_cmp);
+    let rate = |seconds: f64| tokens as f64 / seconds;
+    let median = median(&sorted);
+    let gb_s = bytes as f64 / median / 1e9;
+    Row {
+        test,
+        tok_s: Spread {
+            median: rate(median),
+            min: sorted.last().copied().map_or(0.0, rate),
+            max: sorted.first().copied().map_or(0.0, rate),
+        },
+        gb_s,
+        bandwidth_gb_s: bandwidth,
+        bandwidth_fraction: gb_s / bandwidth.max(1e-9),
+    }
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    let at = |i: usize| sorted.get(i).copied().unwrap_or(f64::NAN);
+    let middle = sorted.len() / 2;
+    if sorted.len().is_multiple_of(2) { (at(middle.wrapping_sub(1)) + at(middle)) / 2.0 } else { at(middle) }
+}
+
+fn print_rows(rows: &[Row], subject: &Subject, threads: usize) -> anyhow::Result<()> {
+    let head = ["model", "weights", "executor", "threads", "test", "tok/s", "min", "max", "GB/s", "bandwidth"];
+    let lines = rows.iter().map(|row| {
+        vec![
+            subject.label.clone(),
+            human_bytes(subject.bytes),
+            subject.engine.executor_name().to_owned(),
+            threads.to_string(),
+            row.test.clone(),
+            format!("{:.2}", row.tok_s.median),
+            format!("{:.2}", row.tok_s.min),
+            format!("{:.2}", row.tok_s.max),
+            format!("{:.2}", row.gb_s),
+            format!("{:.1} % of {:.1}", 100.0 * row.bandwidth_fraction, row.bandwidth_gb_s),
+        ]
+    });
+    let lines: Vec<_> = std::iter::once(head.map(str::to_owned).to_vec()).chain(lines).collect();
+    print_text(&table(&lines, &[1, 3, 5, 6, 7, 8, 9]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        for (values, want) in [(vec![3.0], 3.0), (vec![1.0, 2.0], 1.5), (vec![1.0, 2.0, 9.0], 2.0)] {
+            assert_eq!(median(&values), want);
+        }
+    }
+
+    #[test]
+    fn rows_count_tokens_and_bytes_per_second() {
+        let row = row("tg4".to_owned(), 4, 8_000_000_000, &[4.0, 1.0, 2.0], 8.0);
+        assert_eq!((row.tok_s.median, row.tok_s.min, row.tok_s.max), (2.0, 1.0, 4.0));
+        assert_eq!((row.gb_s, row.bandwidth_fraction), (4.0, 0.5));
+    }
+
+    #[test]
+    fn prompts_are_the_same_every_time() {
+        let ids = random_ids(100, 50);
+        assert_eq!(ids, random_ids(100, 50));
+        assert!(ids.iter().all(|&id| id < 50) && ids.iter().any(|&id| id != ids[0]));
+    }
+}

@@ -1,0 +1,12 @@
+//! The shared test suite: fixture loading, comparisons, and random models, used by `tests/`.
+//!
+//! Owns: nothing that runs in production. Each executor and dtype goes through the same cases; the reference
+//! executor is compared with the golden fixtures, the others with the reference (docs/design.md §7).
+
+mod compare;
+mod fixtures;
+mod random;
+
+pub use compare::{Divergence, divergence, max_abs_diff};
+pub use fixtures::{DENSE_MODELS, Golden, GoldenSequence, Greedy, convert_fixture, fixtures_dir, golden, model_dir};
+pub use random::{RandomModel, random_model};

@@ -1,0 +1,64 @@
+//! Kernels, chosen once by the instruction sets that the processor has.
+
+#![allow(unsafe_code)]
+
+mod bandwidth;
+mod tile;
+
+pub use bandwidth::read_bandwidth;
+
+/// Instruction set that the kernels were compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// Whatever the target guarantees.
+    Portable,
+    /// AVX2 with FMA.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+}
+
+impl Isa {
+    /// The best one that this processor has.
+    pub fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            return Self::Avx2;
+        }
+        Self::Portable
+    }
+
+    /// Every one that this processor has.
+    pub fn available() -> Vec<Self> {
+        let best = Self::detect();
+        if best == Self::Portable { vec![best] } else { vec![Self::Portable, best] }
+    }
+
+    /// `out[t * rows + r] = weights[r] · x[t]` for row-major `weights` `[rows, cols]` and `x` `[n, cols]`.
+    ///
+    /// Reads `4 * rows * cols` bytes of weights once per two rows of `x`; the caller keeps them in the L1 cache.
+    pub fn dot_rows(self, weights: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
+        match self {
+            Self::Portable => tile::portable(weights, x, cols, out),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
+            Self::Avx2 => unsafe { tile::avx2(weights, x, cols, out) },
+        }
+    }
+
+    /// `a · b`, in the same order of summation as [`Isa::dot_rows`].
+    pub fn dot(self, a: &[f32], b: &[f32]) -> f32 {
+        let mut out = [0.0];
+        self.dot_rows(a, b, a.len(), &mut out);
+        out[0]
+    }
+
+    /// `y += factor * x`.
+    pub fn add_scaled(self, y: &mut [f32], factor: f32, x: &[f32]) {
+        match self {
+            Self::Portable => tile::add_scaled_portable(y, factor, x),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
+            Self::Avx2 => unsafe { tile::add_scaled_avx2(y, factor, x) },
+        }
+    }
+}

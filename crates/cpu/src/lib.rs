@@ -1,0 +1,17 @@
+//! The CPU executor: works on the mapped, quantised bytes, on several threads, without a copy of the weights.
+//!
+//! Owns: the thread pool, the kernels and their choice per instruction set, and one file per operation.
+//! Entry point: [`CpuExecutor`]. Must not know: files, tokenizers, model families.
+//!
+//! A result does not depend on the number of threads or on what else is in the batch: every output value is
+//! summed in one fixed order.
+
+#![deny(unsafe_code)]
+
+mod executor;
+mod kernels;
+mod ops;
+mod pool;
+
+pub use executor::{CpuExecutor, CpuOptions};
+pub use kernels::{Isa, read_bandwidth};

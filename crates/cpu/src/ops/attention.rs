@@ -1,0 +1,102 @@
+//! Causal attention over the paged cache, one (token, head) pair per item.
+//!
+//! Bytes read per item: `8 * head_dim` per visible position. Cost is linear in the context; scores go to the
+//! worker's scratch buffer.
+
+use std::sync::Mutex;
+
+use cortiq_model::{AttentionOp, Batch, ModelError, PagedKv, SequenceId};
+
+use crate::executor::{Model, Run};
+use crate::kernels::Isa;
+use crate::pool::Scratch;
+
+/// See [`AttentionOp`].
+pub(crate) fn attention(model: &Model, run: &mut Run, batch: &Batch<'_>, op: &AttentionOp) -> Result<(), ModelError> {
+    let Run { slots, state, pool, .. } = run;
+    let mut out = std::mem::take(&mut slots[op.out.0]);
+    let queries = &slots[op.q.0];
+    let failed = Mutex::new(None);
+    let done = pool.run_parts(&mut out, op.head_dim, 1, |scratch, item, y| {
+        let (row, head) = (item / op.heads, item % op.heads);
+        let Some((sequence, position)) = locate(batch, row) else { return };
+        let read = Read { state, op, sequence, position, kv_head: head / (op.heads / op.kv_heads) };
+        let q = &queries[item * op.head_dim..(item + 1) * op.head_dim];
+        if let Err(error) = read.attend(model.isa, scratch, q, y)
+            && let Ok(mut slot) = failed.lock()
+        {
+            *slot = Some(error);
+        }
+    });
+    slots[op.out.0] = out;
+    done?;
+    match failed.into_inner() {
+        Ok(Some(error)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Sequence and position of a row of the batch.
+fn locate(batch: &Batch<'_>, row: usize) -> Option<(SequenceId, usize)> {
+    let mut first = 0;
+    for span in batch.spans {
+        if row < first + span.len {
+            return Some((span.sequence, span.start + row - first));
+        }
+        first += span.len;
+    }
+    None
+}
+
+/// What one query head reads.
+struct Read<'a> {
+    state: &'a PagedKv,
+    op: &'a AttentionOp,
+    sequence: SequenceId,
+    position: usize,
+    kv_head: usize,
+}
+
+impl Read<'_> {
+    /// `y = softmax(scale * q·K) V` over the visible positions.
+    fn attend(&self, isa: Isa, scratch: &mut Scratch, q: &[f32], y: &mut [f32]) -> Result<(), ModelError> {
+        let from = self.op.window.map_or(0, |window| (self.position + 1).saturating_sub(window));
+        let scores = Scratch::sized(&mut scratch.scores, self.position + 1 - from);
+        let mut at = 0;
+        for (keys, _) in self.visible(from)? {
+            let count = keys.len() / self.op.head_dim;
+            isa.dot_rows(keys, q, self.op.head_dim, &mut scores[at..at + count]);
+            at += count;
+        }
+        softmax(scores, self.op.scale);
+        y.fill(0.0);
+        let mut weights = scores.iter();
+        for (_, values) in self.visible(from)? {
+            for (value, weight) in values.chunks_exact(self.op.head_dim).zip(weights.by_ref()) {
+                isa.add_scaled(y, *weight, value);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keys and values of the visible positions, block by block.
+    fn visible(&self, from: usize) -> Result<impl Iterator<Item = (&[f32], &[f32])>, ModelError> {
+        let blocks = self.state.blocks(self.sequence, self.op.state.0, from, self.position + 1)?;
+        Ok(blocks.map(move |block| {
+            let skip = from.saturating_sub(block.start) * self.op.head_dim;
+            (&block.keys(self.kv_head)[skip..], &block.values(self.kv_head)[skip..])
+        }))
+    }
+}
+
+/// `scores[j] = exp(scale * (scores[j] - max)) / sum`, the sum in f64.
+fn softmax(scores: &mut [f32], scale: f32) {
+    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0f64;
+    for s in scores.iter_mut() {
+        *s = ((*s - max) * scale).exp();
+        sum += f64::from(*s);
+    }
+    let inverse = (1.0 / sum) as f32;
+    scores.iter_mut().for_each(|s| *s *= inverse);
+}

@@ -1,0 +1,278 @@
+//! [`Engine`]: one open model, its executor, its tokenizer and its template.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cortiq_cmf::{CmfFile, Header};
+use cortiq_cpu::{CpuExecutor, CpuOptions, Isa};
+use cortiq_model::{Batch, Executor, MappedWeights, Program, Span, StateLimits, Weights};
+use cortiq_reference::ReferenceExecutor;
+
+use crate::{ChatRequest, ChatTemplate, EngineError, SamplingParams, Sequence, Tokenizer};
+
+/// Tokens that prefill computes in one step.
+pub const PREFILL_CHUNK: usize = 256;
+
+/// Longest context when the caller does not say: a cache for more is rarely wanted and never by accident.
+const DEFAULT_CONTEXT: usize = 8192;
+
+/// Which executor computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExecutorKind {
+    /// Plain loops: slow, the measure of the others.
+    Reference,
+    /// Threads and vector kernels.
+    #[default]
+    Cpu,
+}
+
+/// How a model is opened.
+#[derive(Clone, Debug, Default)]
+pub struct EngineOptions {
+    /// Which executor computes.
+    pub executor: ExecutorKind,
+    /// Threads; all processors when none.
+    pub threads: Option<usize>,
+    /// Longest sequence; the model's own limit, at most 8,192, when none.
+    pub context: Option<usize>,
+    /// Read the file into memory instead of mapping it: safe whatever happens to the file meanwhile.
+    pub owned: bool,
+    /// Skill whose tensors replace the originals.
+    pub skill: Option<String>,
+}
+
+/// One open model.
+pub struct Engine {
+    executor: Box<dyn Executor>,
+    tokenizer: Option<Tokenizer>,
+    template: Option<ChatTemplate>,
+    /// Tokens that end an answer.
+    eos: Vec<u32>,
+    sampling: SamplingParams,
+    context: usize,
+    bytes_per_token: u64,
+    file: Option<Arc<CmfFile>>,
+}
+
+impl Engine {
+    /// Opens a container (any shard of it) and prepares its executor.
+    pub fn open(path: &Path, options: &EngineOptions) -> Result<Self, EngineError> {
+        let file = if options.owned { CmfFile::open_sharded_owned(path)? } else { CmfFile::open_sharded(path)? };
+        Self::from_file(Arc::new(file), options)
+    }
+
+    /// Prepares the executor of an open container.
+    pub fn from_file(file: Arc<CmfFile>, options: &EngineOptions) -> Result<Self, EngineError> {
+        if let Some(skill) = &options.skill
+            && !file.header().skills.iter().any(|record| record.id == *skill)
+        {
+            return Err(EngineError::UnknownSkill(skill.clone()));
+        }
+        let weights = Arc::new(MappedWeights::new(Arc::clone(&file), options.skill.clone()));
+        let mut engine = Self::from_weights(file.header(), weights, options)?;
+        engine.tokenizer = file.vocab().map(Tokenizer::from_json).transpose()?;
+        engine.template = engine.chat_template(file.header())?;
+        engine.eos = file.header().tokenizer_config.as_ref().map_or_else(Vec::new, |c| c.eos_token_ids.clone());
+        if let Some(defaults) = &file.header().generation {
+            engine.sampling = SamplingParams::from_generation_defaults(defaults);
+        }
+        engine.file = Some(file);
+        Ok(engine)
+    }
+
+    /// An engine without tokenizer, for weights that are not in a file.
+    pub fn from_weights(
+        header: &Header,
+        weights: Arc<dyn Weights>,
+        options: &EngineOptions,
+    ) -> Result<Self, EngineError> {
+        let program = Program::from_weights(header, &*weights)?;
+        let limit = program.max_position_embeddings;
+        let context = options.context.unwrap_or(DEFAULT_CONTEXT.min(limit));
+        if context == 0 || context > limit {
+            return Err(EngineError::Context { asked: context, limit });
+        }
+        let bytes_per_token = program.bytes_per_token(&*weights)?;
+        // One sequence of full length and a snapshot of it; blocks are allocated when they are needed.
+        let kv_bytes: usize = program.kv_layers.iter().map(|l| 8 * l.kv_heads * l.head_dim).sum();
+        let max_bytes = kv_bytes.saturating_mul(2 * (context + cortiq_model::PagedKv::BLOCK));
+        let limits = StateLimits { max_positions: context, max_bytes };
+        let executor: Box<dyn Executor> = match options.executor {
+            ExecutorKind::Reference => Box::new(ReferenceExecutor::new(program, weights, limits)?),
+            ExecutorKind::Cpu => {
+                let defaults = CpuOptions::default();
+                let threads = options.threads.unwrap_or(defaults.threads);
+                if threads == 0 || threads > 1024 {
+                    return Err(EngineError::Threads(threads));
+                }
+                Box::new(CpuExecutor::new(program, weights, limits, CpuOptions { threads, isa: Isa::detect() })?)
+            }
+        };
+        Ok(Self {
+            executor,
+            tokenizer: None,
+            template: None,
+            eos: Vec::new(),
+            sampling: SamplingParams::default(),
+            context,
+            bytes_per_token,
+            file: None,
+        })
+    }
+
+    fn chat_template(&self, header: &Header) -> Result<Option<ChatTemplate>, EngineError> {
+        let Some(config) = &header.tokenizer_config else { return Ok(None) };
+        let Some(source) = &config.chat_template else { return Ok(None) };
+        let token = |id: Option<u32>| id.and_then(|id| self.tokenizer.as_ref().and_then(|t| t.token_of(id)));
+        let named = [
+            ("bos_token", token(config.bos_token_id)),
+            ("eos_token", token(config.eos_token_ids.first().copied())),
+            ("pad_token", token(config.pad_token_id)),
+        ];
+        let special = named.into_iter().filter_map(|(name, token)| token.map(|token| (name, token)));
+        ChatTemplate::new(source, special).map(Some)
+    }
+
+    /// Name of the executor.
+    pub fn executor_name(&self) -> &'static str {
+        self.executor.name()
+    }
+
+    /// The container, unless the weights are not in a file.
+    pub fn file(&self) -> Option<&CmfFile> {
+        self.file.as_deref()
+    }
+
+    /// Longest sequence, in positions.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Number of token ids that the model knows.
+    pub fn vocab_size(&self) -> usize {
+        self.executor.program().vocab_size
+    }
+
+    /// Bytes of weights that decoding one token reads.
+    pub fn bytes_per_token(&self) -> u64 {
+        self.bytes_per_token
+    }
+
+    /// Tokens that end an answer.
+    pub fn eos_token_ids(&self) -> &[u32] {
+        &self.eos
+    }
+
+    /// Sampling that the model's makers recommend, or the engine's own defaults.
+    pub fn default_sampling(&self) -> &SamplingParams {
+        &self.sampling
+    }
+
+    /// The tokenizer. A file without one can only be used with token ids.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, EngineError> {
+        self.tokenizer.as_ref().ok_or(EngineError::NoTokenizer)
+    }
+
+    /// Renders a conversation with the file's template and encodes it. Special tokens come from the template alone.
+    pub fn chat_prompt(&self, request: &ChatRequest<'_>) -> Result<Vec<u32>, EngineError> {
+        let template = self.template.as_ref().ok_or(EngineError::NoChatTemplate)?;
+        self.tokenizer()?.encode(&template.render(request)?, false)
+    }
+
+    /// Whether the file has a chat template.
+    pub fn has_chat_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// An empty sequence. Give it back with [`Engine::close`].
+    pub fn sequence(&mut self) -> Result<Sequence, EngineError> {
+        Ok(Sequence::new(self.executor.states().open()?))
+    }
+
+    /// Ends a sequence and frees its state.
+    pub fn close(&mut self, sequence: Sequence) -> Result<(), EngineError> {
+        Ok(self.executor.states().close(sequence.id)?)
+    }
+
+    /// Checks that `ids` can be a prompt: not empty, inside the vocabulary, and room for a token after it.
+    pub fn check_prompt(&self, ids: &[u32]) -> Result<(), EngineError> {
+        if ids.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        if ids.len() >= self.context {
+            return Err(EngineError::PromptTooLong { tokens: ids.len(), context: self.context });
+        }
+        match ids.iter().find(|&&id| id as usize >= self.vocab_size()) {
+            Some(&id) => Err(EngineError::TokenOutOfRange { id, vocab: self.vocab_size() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes `sequence` hold exactly `ids`, reusing what it has of them, and returns the logits of the last one.
+    pub(crate) fn feed(&mut self, sequence: &mut Sequence, ids: &[u32]) -> Result<&[f32], EngineError> {
+        let shared = sequence.reusable(ids);
+        self.executor.states().truncate(sequence.id, shared)?;
+        sequence.tokens.truncate(shared);
+        let mut start = shared;
+        while ids.len() - start > PREFILL_CHUNK {
+            self.extend(sequence, &ids[start..start + PREFILL_CHUNK], LogitRows::None)?;
+            start += PREFILL_CHUNK;
+        }
+        self.extend(sequence, &ids[start..], LogitRows::Last)
+    }
+
+    /// Appends `ids` to `sequence` in one step; returns the logits asked for, `[rows, vocab_size]`.
+    pub fn extend(&mut self, sequence: &mut Sequence, ids: &[u32], rows: LogitRows) -> Result<&[f32], EngineError> {
+        let span = Span { sequence: sequence.id, start: sequence.tokens.len(), len: ids.len() };
+        let all: Vec<usize>;
+        let last = [ids.len().saturating_sub(1)];
+        let logit_rows: &[usize] = match rows {
+            LogitRows::None => &[],
+            LogitRows::Last => &last,
+            LogitRows::All => {
+                all = (0..ids.len()).collect();
+                &all
+            }
+        };
+        if let Some(file) = &self.file {
+            // A mapped file that was cut short would otherwise end the process with SIGBUS in the middle of a step.
+            file.check_length()?;
+        }
+        let logits = self.executor.step(&Batch { tokens: ids, spans: &[span], logit_rows })?;
+        sequence.tokens.extend_from_slice(ids);
+        Ok(logits)
+    }
+
+    /// Logits after `ids`: of the last position, or of every one. Rows of `vocab_size` each.
+    pub fn logits(&mut self, ids: &[u32], all: bool) -> Result<Vec<Vec<f32>>, EngineError> {
+        // A full context is fine here: nothing comes after it.
+        if ids.len() != self.context {
+            self.check_prompt(ids)?;
+        }
+        let vocab_size = self.vocab_size();
+        let mut sequence = self.sequence()?;
+        let rows = if all { LogitRows::All } else { LogitRows::Last };
+        let mut result = Vec::new();
+        let outcome = ids.chunks(PREFILL_CHUNK).try_for_each(|chunk| {
+            let logits = self.extend(&mut sequence, chunk, rows)?;
+            if !all {
+                result.clear();
+            }
+            result.extend(logits.chunks_exact(vocab_size).map(<[f32]>::to_vec));
+            Ok(())
+        });
+        self.close(sequence)?;
+        outcome.map(|()| result)
+    }
+}
+
+/// Which rows of a step produce logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogitRows {
+    /// None of them.
+    None,
+    /// The last one.
+    Last,
+    /// Every one.
+    All,
+}
