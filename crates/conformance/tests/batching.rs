@@ -1,5 +1,7 @@
 //! What must not change a result: chunking, neighbours in the batch, threads, snapshots, cache hits.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 
 use cortiq_cmf::Dtype;

@@ -11,6 +11,12 @@ use crate::gguf::GgufError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConvertError {
+    /// A source file became shorter or longer while it was read.
+    #[error("the file with tensor `{name}` changed while it was read")]
+    SourceChanged {
+        /// Tensor that was about to be read.
+        name: String,
+    },
     /// A file could not be opened, read or written.
     #[error("{}: {source}", path.display())]
     Io {

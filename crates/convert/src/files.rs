@@ -1,8 +1,11 @@
-//! Opening source files: regular files only, so that a pipe or a device is an error instead of a hang.
+//! Source files: regular files only, so that a pipe or a device is an error instead of a hang.
+#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
 use std::path::Path;
+
+use memmap2::Mmap;
 
 /// Opens a regular file.
 pub(crate) fn open(path: &Path) -> Result<File> {
@@ -30,5 +33,34 @@ pub(crate) fn read_optional(path: &Path) -> Result<Option<Vec<u8>>> {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// A file mapped for reading, with the handle that tells its present length.
+#[derive(Debug)]
+pub(crate) struct MappedFile {
+    map: Mmap,
+    file: File,
+}
+
+impl MappedFile {
+    /// Maps a regular file.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let file = open(path)?;
+        // SAFETY: the map is private to this value and only ever read. Another process that shortens the file could
+        // still make a read fault; `check_length` narrows that window before each tensor is read, and changed
+        // *content* is harmless, because every value taken from the bytes is checked where it is used.
+        let map = unsafe { Mmap::map(&file) }?;
+        Ok(Self { map, file })
+    }
+
+    /// All bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    /// Whether the file still has the length that it had when it was mapped.
+    pub(crate) fn has_its_length(&self) -> bool {
+        self.file.metadata().is_ok_and(|now| now.len() == self.map.len() as u64)
     }
 }

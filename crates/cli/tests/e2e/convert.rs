@@ -7,7 +7,8 @@ fn makes_a_file_and_says_what_is_in_it() {
     let room = Room::new();
     let output = room.path("out.cmf");
     let source = repository("fixtures/models/llama_gqa");
-    let flags = ["--quant", "q4", "--tensor", "*.q_proj.*=q8", "--tensor", "*.layers.0.self_attn.q_proj.*=f16", "--json"];
+    let flags =
+        ["--quant", "q4", "--tensor", "*.q_proj.*=q8", "--tensor", "*.layers.0.self_attn.q_proj.*=f16", "--json"];
     let made = convert(&source, &output, &flags).ok();
     assert_eq!(made.stderr, "");
     let made = one_object(&made.stdout);
@@ -69,7 +70,11 @@ fn an_existing_output_stays_without_force() {
 #[test]
 fn broken_checkpoints_leave_nothing() {
     let broken: [(&str, &dyn Fn(&std::path::Path), &[&str]); 7] = [
-        ("no configuration", &|dir| std::fs::remove_file(dir.join("config.json")).unwrap(), &["config.json", "missing"]),
+        (
+            "no configuration",
+            &|dir| std::fs::remove_file(dir.join("config.json")).unwrap(),
+            &["config.json", "missing"],
+        ),
         ("no weights", &|dir| std::fs::remove_file(dir.join("model-00003-of-00005.safetensors")).unwrap(), &["00003"]),
         ("cut weights", &|dir| cut(&dir.join("model-00002-of-00005.safetensors"), 400_000), &["00002"]),
         ("no tokenizer", &|dir| std::fs::remove_file(dir.join("tokenizer.json")).unwrap(), &["tokenizer.json"]),
@@ -113,9 +118,7 @@ fn wrong_sources_are_named() {
     convert(&room.path("no such"), &output, &[]).fails(&["no such", "neither"]);
     convert(&gguf, &output, &[]).fails(&["m.gguf", "import-gguf"]);
     convert(&room.path(""), &output, &[]).fails(&["config.json"]);
-    let import = |source: &std::path::Path| {
-        run(command().arg("import-gguf").arg(source).arg("-o").arg(&output), b"")
-    };
+    let import = |source: &std::path::Path| run(command().arg("import-gguf").arg(source).arg("-o").arg(&output), b"");
     import(&gguf).fails(&["m.gguf"]);
     import(&room.path("absent.gguf")).fails(&["absent.gguf"]);
     import(&room.path("")).fails(&[]);

@@ -79,7 +79,8 @@ fn a_reader_that_leaves_is_no_error() {
     ];
     for args in cases {
         let mut command = command();
-        let mut child = command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         let outcome = finish(child);
         assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{args:?}");

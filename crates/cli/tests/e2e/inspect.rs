@@ -12,7 +12,10 @@ fn info_describes() {
     }
     assert_eq!(info["arch"]["hidden_size"], 128);
     assert_eq!(info["extensions"][0], "rope_scaling");
-    assert_eq!((&info["tokenizer"], &info["chat_template"], &info["digests"]), (&true.into(), &true.into(), &true.into()));
+    assert_eq!(
+        (&info["tokenizer"], &info["chat_template"], &info["digests"]),
+        (&true.into(), &true.into(), &true.into())
+    );
     assert_eq!(info["sizes"]["file"], std::fs::metadata(&model).unwrap().len());
     let bytes: u64 = info["dtypes"].as_object().unwrap().values().map(|d| d["bytes"].as_u64().unwrap()).sum();
     assert_eq!(info["sizes"]["tensors"], bytes);
@@ -87,9 +90,19 @@ fn help_version_and_completions() {
     assert_eq!(version.stdout, format!("cortiq {}\n", env!("CARGO_PKG_VERSION")));
     let help = cortiq(["--help"]).ok();
     assert!(help.stdout.contains("Examples:"), "{help:?}");
-    for command in
-        ["convert", "import-gguf", "run", "logits", "tokenize", "ppl", "bench", "info", "verify", "masks", "completions"]
-    {
+    for command in [
+        "convert",
+        "import-gguf",
+        "run",
+        "logits",
+        "tokenize",
+        "ppl",
+        "bench",
+        "info",
+        "verify",
+        "masks",
+        "completions",
+    ] {
         assert!(help.stdout.contains(command), "{command}");
         let help = cortiq([command, "--help"]).ok();
         assert!(help.stdout.contains("Example") && help.stdout.contains(&format!("cortiq {command}")), "{help:?}");

@@ -39,7 +39,11 @@ fn perplexity_follows_from_the_logits() {
         assert_eq!(keys(&score), ["nll_mean", "perplexity", "tokens"]);
         assert_eq!(score["tokens"], count);
         let mean = score["nll_mean"].as_f64().unwrap();
-        assert!((mean - sum / f64::from(count)).abs() < 1e-5, "{prefix:?} {stride:?}: {mean} {}", sum / f64::from(count));
+        assert!(
+            (mean - sum / f64::from(count)).abs() < 1e-5,
+            "{prefix:?} {stride:?}: {mean} {}",
+            sum / f64::from(count)
+        );
         assert!((score["perplexity"].as_f64().unwrap() / mean.exp() - 1.0).abs() < 1e-12);
     }
 }
@@ -52,9 +56,8 @@ fn run_ppl(model: &std::path::Path, flags: &[String]) -> serde_json::Value {
 fn texts_that_cannot_be_scored() {
     let room = Room::new();
     let model = room.model("llama_gqa", "q8");
-    let ppl = |file: &std::path::Path, flags: &[&str]| {
-        on("ppl", &model, &[&["-f", file.to_str().unwrap()], flags].concat())
-    };
+    let ppl =
+        |file: &std::path::Path, flags: &[&str]| on("ppl", &model, &[&["-f", file.to_str().unwrap()], flags].concat());
     ppl(&room.file("empty.txt", ""), &[]).fails(&["0 tokens"]);
     ppl(&room.file("bad.txt", b"\xff"), &[]).fails(&["bad.txt", "UTF-8"]);
     ppl(&room.path("absent.txt"), &[]).fails(&["absent.txt"]);
@@ -91,7 +94,10 @@ fn bench_rows() {
     let per_token = rows[1]["gb_s"].as_f64().unwrap() * 1e9 / rows[1]["tok_s"]["median"].as_f64().unwrap();
     assert!((0.7..=1.0).contains(&(per_token / bytes)), "{per_token} of {bytes}");
     let people = on("bench", &model, &["-p", "0", "-n", "2", "-r", "1", "--executor", "reference"]).ok();
-    assert!(people.stdout.contains("tok/s") && people.stdout.contains("tg2") && !people.stdout.contains("pp"), "{people:?}");
+    assert!(
+        people.stdout.contains("tok/s") && people.stdout.contains("tg2") && !people.stdout.contains("pp"),
+        "{people:?}"
+    );
 }
 
 #[test]

@@ -14,7 +14,8 @@ fn greedy_tokens_are_the_golden_ones() {
     for (sequence, executor) in [(1, "reference"), (1, "cpu"), (2, "cpu"), (3, "cpu")] {
         let golden = golden("llama_gqa", sequence);
         let prompt = ids(&golden["input_ids"]);
-        let flags = ["--ids", &joined(&prompt), "-n", "24", "--greedy", "--ignore-eos", "--json", "--executor", executor];
+        let flags =
+            ["--ids", &joined(&prompt), "-n", "24", "--greedy", "--ignore-eos", "--json", "--executor", executor];
         let answer = on("run", &model, &flags).json();
         assert_eq!(keys(&answer), ["finish_reason", "prompt_tokens", "text", "timings", "tokens"]);
         assert_eq!(keys(&answer["timings"]), ["predicted_ms", "predicted_n", "prompt_ms", "prompt_n"]);
@@ -54,7 +55,20 @@ fn the_same_seed_gives_the_same_text() {
     let room = Room::new();
     let model = room.model("qwen3", "q8");
     let tokens = |seed: &str| {
-        let flags = ["-p", "Hello", "-n", "24", "--temperature", "1.2", "--top-p", "1", "--seed", seed, "--json", "--ignore-eos"];
+        let flags = [
+            "-p",
+            "Hello",
+            "-n",
+            "24",
+            "--temperature",
+            "1.2",
+            "--top-p",
+            "1",
+            "--seed",
+            seed,
+            "--json",
+            "--ignore-eos",
+        ];
         ids(&on("run", &model, &flags).json()["tokens"])
     };
     let first = tokens("7");
@@ -71,7 +85,10 @@ fn the_template_makes_the_prompt() {
     let text_of = |flags: &[&str]| {
         let answer = on("run", &model, &[flags, &["-n", "1", "--json"]].concat()).json();
         let prompt = joined(&ids(&answer["prompt_tokens"]));
-        on_with("tokenize", &model, &["--decode", "--json"], prompt.as_bytes()).json()["text"].as_str().unwrap().to_owned()
+        on_with("tokenize", &model, &["--decode", "--json"], prompt.as_bytes()).json()["text"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
     assert!(cases.to_string().contains("[INST]"));
     assert_eq!(text_of(&["-p", "Good day"]), "<s>[INST] Good day [/INST]");

@@ -45,7 +45,10 @@ fn without_json_plain_ids_and_text() {
     assert_eq!(Value::from(numbers), json["ids"]);
     let back = on_with("tokenize", &tokenizer, &["--decode"], printed.stdout.as_bytes()).ok();
     assert_eq!(back.stdout, text);
-    assert_eq!(on_with("tokenize", &tokenizer, &["--no-special", "--json"], b"").json()["ids"], Value::from(Vec::<u64>::new()));
+    assert_eq!(
+        on_with("tokenize", &tokenizer, &["--no-special", "--json"], b"").json()["ids"],
+        Value::from(Vec::<u64>::new())
+    );
 }
 
 #[test]
@@ -61,7 +64,10 @@ fn bad_input_is_refused() {
         ("cut.json", "{\"version\":"),
         ("no-model.json", r#"{"version":"1.0","added_tokens":[]}"#),
         ("other.json", r#"{"version":"1.0","added_tokens":[],"model":{"type":"Markov","vocab":{}}}"#),
-        ("pieces.json", r#"{"version":"1.0","added_tokens":[],"model":{"type":"BPE","vocab":{"a":0},"merges":["a b"]}}"#),
+        (
+            "pieces.json",
+            r#"{"version":"1.0","added_tokens":[],"model":{"type":"BPE","vocab":{"a":0},"merges":["a b"]}}"#,
+        ),
     ] {
         on_with("tokenize", &room.file(name, json), &["--json"], b"a").fails(&[name]);
     }

@@ -1,17 +1,16 @@
 //! Reads the tensors of a checkpoint: one safetensors file, or shards with an index.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
+use crate::files::MappedFile;
 use crate::hf::config::{JsonFile, json_error};
-use crate::{ConvertError, LoadFn, NativeDtype, files};
+use crate::{ConvertError, LoadFn, NativeDtype};
 
 /// The single weights file.
 pub(crate) const SINGLE: &str = "model.safetensors";
@@ -26,7 +25,7 @@ pub(crate) struct RawTensor {
     /// Shape in the checkpoint.
     pub(crate) shape: Vec<u64>,
     dtype: Dtype,
-    map: Arc<Mmap>,
+    map: Arc<MappedFile>,
     start: usize,
     end: usize,
 }
@@ -47,11 +46,8 @@ impl RawTensor {
         let native = self.native()?;
         let (map, start, end, name) = (Arc::clone(&self.map), self.start, self.end, self.name.clone());
         Ok(Box::new(move || {
-            let bytes = map.get(start..end).ok_or_else(|| ConvertError::ValueCount {
-                name: name.clone(),
-                expected: (end.saturating_sub(start)) as u64,
-                found: 0,
-            })?;
+            let bytes = map.bytes().get(start..end).filter(|_| map.has_its_length());
+            let bytes = bytes.ok_or_else(|| ConvertError::SourceChanged { name: name.clone() })?;
             Ok(widen(native, bytes))
         }))
     }
@@ -143,9 +139,8 @@ fn read_file(path: &Path, tensors: &mut Vec<RawTensor>) -> Result<(), ConvertErr
         file: path.display().to_string(),
         reason: e.to_string(),
     };
-    let file = files::open(path).map_err(|e| ConvertError::io(path, e))?;
-    let map = Arc::new(map_file(&file).map_err(|e| ConvertError::io(path, e))?);
-    let (header_len, metadata) = SafeTensors::read_metadata(&map).map_err(file_error)?;
+    let map = Arc::new(MappedFile::open(path).map_err(|e| ConvertError::io(path, e))?);
+    let (header_len, metadata) = SafeTensors::read_metadata(map.bytes()).map_err(file_error)?;
     // The data begins after the 8 bytes of the header length and the header.
     let data = header_len.saturating_add(8);
     let mut infos: Vec<_> = metadata.tensors().into_iter().collect();
@@ -161,13 +156,6 @@ fn read_file(path: &Path, tensors: &mut Vec<RawTensor>) -> Result<(), ConvertErr
         });
     }
     Ok(())
-}
-
-#[allow(unsafe_code)]
-fn map_file(file: &File) -> std::io::Result<Mmap> {
-    // SAFETY: the map is private to this module, read-only, and never handed out as anything but
-    // bytes; a checkpoint is not changed while it is converted, which is what a mapping requires.
-    unsafe { Mmap::map(file) }
 }
 
 #[cfg(test)]

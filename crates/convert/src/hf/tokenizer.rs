@@ -6,8 +6,8 @@ use cortiq_cmf::TokenizerConfig;
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-use crate::{ConvertError, files, tokenizer_json};
 use crate::hf::config::{JsonFile, Object, json_error};
+use crate::{ConvertError, files, tokenizer_json};
 
 /// The tokenizer file that is copied into the container.
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
@@ -115,8 +115,8 @@ fn first_id(config: &Object<'_>, key: &str, vocab_size: usize, notes: &mut Vec<S
 fn chat_template(dir: &Path, tokens: &Object<'_>) -> Result<Option<String>, ConvertError> {
     let path = dir.join(CHAT_TEMPLATE);
     if let Some(bytes) = files::read_optional(&path).map_err(|e| ConvertError::io(&path, e))? {
-        let text = String::from_utf8(bytes)
-            .map_err(|_| ConvertError::invalid(CHAT_TEMPLATE, "it is not UTF-8 text"))?;
+        let text =
+            String::from_utf8(bytes).map_err(|_| ConvertError::invalid(CHAT_TEMPLATE, "it is not UTF-8 text"))?;
         if !text.trim().is_empty() {
             return Ok(Some(text));
         }

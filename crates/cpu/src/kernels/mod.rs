@@ -2,7 +2,10 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod bandwidth;
+mod portable;
 mod tile;
 
 pub use bandwidth::read_bandwidth;
@@ -35,13 +38,13 @@ impl Isa {
 
     /// `out[t * rows + r] = weights[r] · x[t]` for row-major `weights` `[rows, cols]` and `x` `[n, cols]`.
     ///
-    /// Reads `4 * rows * cols` bytes of weights once per two rows of `x`; the caller keeps them in the L1 cache.
+    /// Reads `4 * rows * cols` bytes of weights once per three rows of `x`; the caller keeps them in the L1 cache.
     pub fn dot_rows(self, weights: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
         match self {
-            Self::Portable => tile::portable(weights, x, cols, out),
+            Self::Portable => portable::dot_rows(weights, x, cols, out),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
-            Self::Avx2 => unsafe { tile::avx2(weights, x, cols, out) },
+            Self::Avx2 => unsafe { avx2::dot_rows(weights, x, cols, out) },
         }
     }
 
@@ -55,10 +58,10 @@ impl Isa {
     /// `y += factor * x`.
     pub fn add_scaled(self, y: &mut [f32], factor: f32, x: &[f32]) {
         match self {
-            Self::Portable => tile::add_scaled_portable(y, factor, x),
+            Self::Portable => portable::add_scaled(y, factor, x),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
-            Self::Avx2 => unsafe { tile::add_scaled_avx2(y, factor, x) },
+            Self::Avx2 => unsafe { avx2::add_scaled(y, factor, x) },
         }
     }
 }

@@ -1,119 +1,104 @@
-//! Register tiles of f32 dot products: 4 weight rows by 1 or 2 inputs.
+//! Register tiles of f32 dot products: 4 weight rows by 1 to 3 inputs, generic over the vector type.
 //!
 //! Every output is the sum of eight lanes, each a chain over every eighth column, added in a fixed tree, then the
 //! remaining columns: the same order whatever the tile, so that a result does not depend on the batch.
 
-const LANES: usize = 8;
+/// Lanes of the accumulators.
+pub(super) const LANES: usize = 8;
 
-#[inline(always)]
-fn mul_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
-    // Without the instruction `mul_add` would be a slow library call.
-    if FMA { a.mul_add(b, c) } else { a * b + c }
+/// Eight f32 lanes of one instruction set.
+pub(super) trait Lanes: Copy {
+    /// All lanes 0.
+    fn zero() -> Self;
+    /// The lanes in memory.
+    fn load(source: &[f32; LANES]) -> Self;
+    /// `self + a * b`.
+    fn add_product(self, a: Self, b: Self) -> Self;
+    /// The lanes as an array.
+    fn to_array(self) -> [f32; LANES];
+    /// `a * b + c` of single values, rounded as the lanes are.
+    fn scalar_add_product(c: f32, a: f32, b: f32) -> f32;
 }
 
 #[inline(always)]
-fn tile<const FMA: bool, const R: usize, const T: usize>(w: [&[f32]; R], x: [&[f32]; T]) -> [[f32; T]; R] {
-    let mut sums = [[[0.0f32; LANES]; T]; R];
+fn tile<V: Lanes, const R: usize, const T: usize>(w: [&[f32]; R], x: [&[f32]; T]) -> [[f32; T]; R] {
     let cols = x[0].len();
-    let whole = cols - cols % LANES;
-    let mut at = 0;
-    while at < whole {
-        let xs: [&[f32]; T] = x.map(|x| &x[at..at + LANES]);
+    let whole = cols / LANES;
+    let w8 = w.map(|w| &w.as_chunks::<LANES>().0[..whole]);
+    let x8 = x.map(|x| &x.as_chunks::<LANES>().0[..whole]);
+    let mut sums = [[V::zero(); T]; R];
+    for i in 0..whole {
+        let xs: [V; T] = std::array::from_fn(|t| V::load(&x8[t][i]));
         for r in 0..R {
-            let ws = &w[r][at..at + LANES];
+            let ws = V::load(&w8[r][i]);
             for t in 0..T {
-                for lane in 0..LANES {
-                    sums[r][t][lane] = mul_add::<FMA>(ws[lane], xs[t][lane], sums[r][t][lane]);
-                }
+                sums[r][t] = sums[r][t].add_product(ws, xs[t]);
             }
         }
-        at += LANES;
     }
-    let mut out = [[0.0; T]; R];
-    for r in 0..R {
-        for t in 0..T {
-            let s = &sums[r][t];
-            let mut sum = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
-            for i in whole..cols {
-                sum = mul_add::<FMA>(w[r][i], x[t][i], sum);
-            }
-            out[r][t] = sum;
-        }
-    }
-    out
+    std::array::from_fn(|r| {
+        std::array::from_fn(|t| {
+            let s = sums[r][t].to_array();
+            let sum = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+            (whole * LANES..cols).fold(sum, |sum, i| V::scalar_add_product(sum, w[r][i], x[t][i]))
+        })
+    })
+}
+
+/// Row `index` of a row-major matrix.
+#[inline(always)]
+fn row(matrix: &[f32], cols: usize, index: usize) -> &[f32] {
+    &matrix[index * cols..(index + 1) * cols]
 }
 
 #[inline(always)]
-fn rows_times<const FMA: bool, const R: usize>(
+fn tile_into<V: Lanes, const R: usize, const T: usize>(
     weights: &[f32],
     x: &[f32],
     cols: usize,
-    row: usize,
-    rows: usize,
+    (first_row, first_input): (usize, usize),
     out: &mut [f32],
 ) {
-    let w: [&[f32]; R] = std::array::from_fn(|r| &weights[(row + r) * cols..(row + r + 1) * cols]);
+    let rows = weights.len() / cols;
+    let sums = tile::<V, R, T>(
+        std::array::from_fn(|r| row(weights, cols, first_row + r)),
+        std::array::from_fn(|t| row(x, cols, first_input + t)),
+    );
+    for t in 0..T {
+        for r in 0..R {
+            out[(first_input + t) * rows + first_row + r] = sums[r][t];
+        }
+    }
+}
+
+#[inline(always)]
+fn rows_times<V: Lanes, const R: usize>(weights: &[f32], x: &[f32], cols: usize, first_row: usize, out: &mut [f32]) {
     let n = x.len() / cols;
     let mut t = 0;
-    while t + 2 <= n {
-        let y = tile::<FMA, R, 2>(w, [&x[t * cols..(t + 1) * cols], &x[(t + 1) * cols..(t + 2) * cols]]);
-        for r in 0..R {
-            out[t * rows + row + r] = y[r][0];
-            out[(t + 1) * rows + row + r] = y[r][1];
-        }
-        t += 2;
+    while t + 3 <= n {
+        tile_into::<V, R, 3>(weights, x, cols, (first_row, t), out);
+        t += 3;
     }
-    if t < n {
-        let y = tile::<FMA, R, 1>(w, [&x[t * cols..(t + 1) * cols]]);
-        for r in 0..R {
-            out[t * rows + row + r] = y[r][0];
-        }
+    match n - t {
+        2 => tile_into::<V, R, 2>(weights, x, cols, (first_row, t), out),
+        1 => tile_into::<V, R, 1>(weights, x, cols, (first_row, t), out),
+        _ => {}
     }
 }
 
+/// [`super::Isa::dot_rows`] on `V`.
 #[inline(always)]
-fn dot_rows<const FMA: bool>(weights: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
+pub(super) fn dot_rows<V: Lanes>(weights: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
     let rows = weights.len() / cols;
-    let mut row = 0;
-    while row + 4 <= rows {
-        rows_times::<FMA, 4>(weights, x, cols, row, rows, out);
-        row += 4;
+    let mut first = 0;
+    while first + 4 <= rows {
+        rows_times::<V, 4>(weights, x, cols, first, out);
+        first += 4;
     }
-    while row < rows {
-        rows_times::<FMA, 1>(weights, x, cols, row, rows, out);
-        row += 1;
+    while first < rows {
+        rows_times::<V, 1>(weights, x, cols, first, out);
+        first += 1;
     }
-}
-
-#[inline(always)]
-fn add_scaled<const FMA: bool>(y: &mut [f32], factor: f32, x: &[f32]) {
-    for (y, x) in y.iter_mut().zip(x) {
-        *y = mul_add::<FMA>(factor, *x, *y);
-    }
-}
-
-/// [`super::Isa::dot_rows`] without special instructions.
-pub(super) fn portable(weights: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
-    dot_rows::<false>(weights, x, cols, out);
-}
-
-/// [`super::Isa::dot_rows`] for AVX2 with FMA.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-pub(super) fn avx2(weights: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
-    dot_rows::<true>(weights, x, cols, out);
-}
-
-/// [`super::Isa::add_scaled`] without special instructions.
-pub(super) fn add_scaled_portable(y: &mut [f32], factor: f32, x: &[f32]) {
-    add_scaled::<false>(y, factor, x);
-}
-
-/// [`super::Isa::add_scaled`] for AVX2 with FMA.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-pub(super) fn add_scaled_avx2(y: &mut [f32], factor: f32, x: &[f32]) {
-    add_scaled::<true>(y, factor, x);
 }
 
 #[cfg(test)]

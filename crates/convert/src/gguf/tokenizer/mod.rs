@@ -11,7 +11,8 @@ mod unigram;
 mod vocab;
 
 use serde_json::{Value, json};
-use tokenizers::Tokenizer;
+
+use crate::tokenizer_json;
 
 use super::GgufError;
 use super::metadata::{Metadata, required};
@@ -160,7 +161,7 @@ fn post_processor(metadata: &Metadata, vocab: &Vocab<'_>, parts: &mut Parts) -> 
 
 /// Loads the document as an engine would and compares the ids of the added tokens.
 fn check_loads(json: &[u8], vocab: &Vocab<'_>) -> Result<(), GgufError> {
-    let tokenizer = Tokenizer::from_bytes(json).map_err(|e| GgufError::Tokenizer { reason: e.to_string() })?;
+    let tokenizer = tokenizer_json::load(json).map_err(|reason| GgufError::Tokenizer { reason })?;
     for (id, content, _) in vocab.added() {
         let found = tokenizer.token_to_id(content);
         if found != Some(id) {

@@ -1,0 +1,48 @@
+//! Kernels without special instructions; the compiler vectorises them for what the target guarantees.
+
+use super::tile::{self, LANES, Lanes};
+
+#[derive(Clone, Copy)]
+struct Plain([f32; LANES]);
+
+impl Lanes for Plain {
+    #[inline(always)]
+    fn zero() -> Self {
+        Self([0.0; LANES])
+    }
+
+    #[inline(always)]
+    fn load(source: &[f32; LANES]) -> Self {
+        Self(*source)
+    }
+
+    #[inline(always)]
+    fn add_product(mut self, a: Self, b: Self) -> Self {
+        for lane in 0..LANES {
+            self.0[lane] += a.0[lane] * b.0[lane];
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn to_array(self) -> [f32; LANES] {
+        self.0
+    }
+
+    #[inline(always)]
+    fn scalar_add_product(c: f32, a: f32, b: f32) -> f32 {
+        c + a * b
+    }
+}
+
+/// See [`super::Isa::dot_rows`].
+pub(super) fn dot_rows(weights: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
+    tile::dot_rows::<Plain>(weights, x, cols, out);
+}
+
+/// See [`super::Isa::add_scaled`].
+pub(super) fn add_scaled(y: &mut [f32], factor: f32, x: &[f32]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y += factor * x;
+    }
+}
