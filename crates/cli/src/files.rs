@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-/// Reads a regular file. Pipes and devices are refused before they are opened: opening could wait for ever.
-pub fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
+/// Fails unless `path` is a regular file. To be called before a file is opened: opening a pipe could wait for ever.
+pub fn require_file(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     let metadata = std::fs::metadata(path).with_context(|| format!("{shown}"))?;
     if metadata.is_dir() {
@@ -15,7 +15,13 @@ pub fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
     if !metadata.is_file() {
         bail!("{shown} is not a regular file");
     }
-    std::fs::read(path).with_context(|| format!("{shown}"))
+    Ok(())
+}
+
+/// Reads a regular file.
+pub fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
+    require_file(path)?;
+    std::fs::read(path).with_context(|| path.display().to_string())
 }
 
 /// Text of a regular file.

@@ -38,7 +38,7 @@ impl Meter {
         let bar = terminal.then(|| {
             let template = match unit {
                 Unit::Bytes => "{bar:30} {percent:>3}% {bytes}/{total_bytes} {eta} {wide_msg}",
-                Unit::Windows => "{bar:30} {percent:>3}% {pos}/{len} windows, {eta} {wide_msg}",
+                Unit::Windows => "{bar:30} {percent:>3}% {eta} {wide_msg}",
             };
             let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
             ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr()).with_style(style)
@@ -55,7 +55,7 @@ impl Meter {
         let percent = percent(done, self.total);
         if self.lines && percent >= self.printed.get() + LINE_STEP {
             self.printed.set(percent / LINE_STEP * LINE_STEP);
-            note(format_args!("{percent:>3}% {what}"));
+            note(format!("{percent:>3}% {what}").trim_end());
         }
     }
 

@@ -113,6 +113,22 @@ pub enum CmfError {
         /// Entries found.
         found: usize,
     },
+    /// `rope_layers` does not have one entry per layer.
+    #[error("arch.rope_layers has {found} entries for {num_layers} layers")]
+    RopeLayersLength {
+        /// Layers of the model.
+        num_layers: usize,
+        /// Entries found.
+        found: usize,
+    },
+    /// `n_group` does not divide the experts.
+    #[error("arch.moe.num_experts {num_experts} cannot be split into {n_group} groups")]
+    ExpertGroups {
+        /// Experts per layer.
+        num_experts: usize,
+        /// Groups.
+        n_group: usize,
+    },
     /// `sliding_layers` does not have one entry per layer.
     #[error("arch.sliding_layers has {found} entries for {num_layers} layers")]
     SlidingLayersLength {

@@ -24,7 +24,7 @@ variants! {
     FileTooShort InvalidMagic UnsupportedVersion UnsupportedFeature MissingFeature
     SuperfluousFeature EmptySection SectionOutOfBounds DataMisaligned SectionsOverlap
     HeaderTooLarge HeaderJson WrongFormatName WrongHeaderVersion LayerTypesLength
-    SlidingLayersLength ZeroSize SizeTooLarge HeadsNotDivisible NotPositive OutOfRange
+    SlidingLayersLength RopeLayersLength ExpertGroups ZeroSize SizeTooLarge HeadsNotDivisible NotPositive OutOfRange
     TopKTooLarge LongRopeFactors UnknownExtension ExtensionNotListed ShardCoordinates
     DigestAlgorithm DigestFormat DigestCount DigestSection
     DirectoryTooShort DirectoryRecords NamePool SharedNames TooManyDims NameOutOfBounds
@@ -136,6 +136,8 @@ fn header_cases() -> Cases {
     bad("LayerTypesLength", "/arch/layer_types", json!([]));
     bad("LayerTypesLength", "/arch/num_layers", json!(3));
     bad("SlidingLayersLength", "/arch/sliding_layers", json!([true]));
+    bad("RopeLayersLength", "/arch/rope_layers", json!([true]));
+    bad("ExpertGroups", "/arch/moe/n_group", json!(3));
     let sizes = [
         "hidden_size",
         "num_attention_heads",
@@ -158,6 +160,13 @@ fn header_cases() -> Cases {
         "moe/top_k",
         "moe/moe_intermediate_size",
         "mtp/num_layers",
+        "mla/q_lora_rank",
+        "mla/kv_lora_rank",
+        "mla/qk_nope_head_dim",
+        "mla/qk_rope_head_dim",
+        "mla/v_head_dim",
+        "moe/n_group",
+        "moe/topk_group",
         "rope_scaling/original_max_position_embeddings",
     ];
     for key in sizes {
@@ -176,6 +185,8 @@ fn header_cases() -> Cases {
         "query_pre_attn_scalar",
         "rope_local_base_freq",
         "final_logit_softcapping",
+        "attn_logit_softcapping",
+        "moe/norm_topk_eps",
         "rope_scaling/factor",
         "rope_scaling/beta_fast",
         "rope_scaling/beta_slow",
@@ -210,7 +221,7 @@ fn header_cases() -> Cases {
         "high_freq_factor": 4.0, "original_max_position_embeddings": 8});
     bad("NotPositive", "/arch/rope_scaling", scaling);
     bad("NotPositive", "/arch/rope_scaling", json!({"type": "linear", "factor": 0.0}));
-    bad("UnknownExtension", "/extensions", json!(["rope_scaling", "sliding_layers", "mla"]));
+    bad("UnknownExtension", "/extensions", json!(["rope_scaling", "sliding_layers", "tides"]));
     bad("ExtensionNotListed", "/extensions", json!(["sliding_layers"]));
     bad("ExtensionNotListed", "/extensions", json!(["rope_scaling"]));
     for (no, count) in [(0, 1), (2, 1), (1, 0), (1, 100_000)] {

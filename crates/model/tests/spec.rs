@@ -134,6 +134,9 @@ fn everything_else_is_refused_by_name() {
                 shared_expert_intermediate_size: None,
                 router_sigmoid: false,
                 routed_scaling_factor: None,
+                n_group: None,
+                topk_group: None,
+                norm_topk_eps: None,
             });
         }),
         ("router", |_, w| w.insert("model.layers.1.mlp.gate.weight", f32_tensor(&[4, 8], 0.0))),

@@ -11,6 +11,8 @@ use cortiq_convert::{ConvertError, ConvertOptions, ConvertReport, HfSource, Poli
 use serde::Serialize;
 
 use crate::config::{Config, Origin};
+use crate::files::require_file;
+use crate::model_options::in_file;
 use crate::output::{Usage, human_bytes, note, print_json, print_text, table};
 use crate::progress::ConvertProgress;
 use crate::values::{QUANT_NAMES, QuantName, TensorRule, mean_bits};
@@ -125,19 +127,25 @@ pub fn convert(args: ConvertArgs, config: &Config) -> anyhow::Result<()> {
         }
         error => error.into(),
     })?;
-    write(&args.target, |progress| cortiq_convert::convert(&source, &args.target.output, &options, progress))
+    write(&args.target, source.dir(), |progress| {
+        cortiq_convert::convert(&source, &args.target.output, &options, progress)
+    })
 }
 
 /// Imports a GGUF file.
 pub fn import_gguf(args: ImportGgufArgs) -> anyhow::Result<()> {
     let options = args.target.options()?;
     args.target.check()?;
-    write(&args.target, |progress| cortiq_convert::import_gguf(&args.source, &args.target.output, &options, progress))
+    require_file(&args.source)?;
+    write(&args.target, &args.source, |progress| {
+        cortiq_convert::import_gguf(&args.source, &args.target.output, &options, progress)
+    })
 }
 
 /// Runs a conversion and reports what it made.
 fn write(
     target: &TargetArgs,
+    source: &Path,
     work: impl FnOnce(&ConvertProgress) -> Result<ConvertReport, ConvertError>,
 ) -> anyhow::Result<()> {
     let writing = Arc::new(AtomicBool::new(false));
@@ -146,7 +154,9 @@ fn write(
     let report = work(&progress).map_err(|error| match error {
         ConvertError::OutputExists { path } => exists(&path),
         ConvertError::Cmf(cortiq_cmf::CmfError::OutputExists(path)) => exists(&path),
-        error => error.into(),
+        // These name files already.
+        error @ (ConvertError::Io { .. } | ConvertError::Cmf(_) | ConvertError::OutputIsSource { .. }) => error.into(),
+        error => in_file(source, error),
     })?;
     if target.json { print_json(&summary(&report)) } else { print_report(&report) }
 }

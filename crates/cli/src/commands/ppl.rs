@@ -72,7 +72,7 @@ pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
     let mut meter: Option<Meter> = None;
     let result = engine.perplexity(&ids, &options, &mut |done, total| {
         let meter = meter.get_or_insert_with(|| Meter::new(total as u64, Unit::Windows, args.json));
-        meter.set(done as u64, "");
+        meter.set(done as u64, &format!("{done}/{total} windows"));
     });
     if let Some(meter) = meter {
         meter.finish();

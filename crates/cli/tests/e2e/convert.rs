@@ -69,7 +69,8 @@ fn an_existing_output_stays_without_force() {
 
 #[test]
 fn broken_checkpoints_leave_nothing() {
-    let broken: [(&str, &dyn Fn(&std::path::Path), &[&str]); 7] = [
+    type Case<'a> = (&'a str, &'a dyn Fn(&std::path::Path), &'a [&'a str]);
+    let broken: [Case<'_>; 7] = [
         (
             "no configuration",
             &|dir| std::fs::remove_file(dir.join("config.json")).unwrap(),
@@ -170,10 +171,9 @@ fn two_at_once_leave_one_whole_file() {
 fn an_interrupt_leaves_nothing() {
     use std::time::{Duration, Instant};
     let room = Room::new();
-    // Large enough to be interrupted: an embedding of 512 MB.
-    let source = room.checkpoint("llama_gqa");
-    let (rows, cols) = (1u64 << 21, 64u64);
-    grow_embedding(&source, rows, cols);
+    // Large enough to be interrupted while it is encoded.
+    let source = room.checkpoint("qwen3");
+    grow_embedding(&source, 1 << 20);
     let output = room.path("out.cmf");
     let child = start(command().arg("convert").arg(&source).arg("-o").arg(&output).args(["--quant", "q1p"]), b"");
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -185,30 +185,38 @@ fn an_interrupt_leaves_nothing() {
     assert!(std::process::Command::new("kill").args(["-INT", &id]).status().unwrap().success());
     let outcome = finish(child);
     assert_eq!(outcome.code, Some(130), "{outcome:?}");
-    assert_eq!(room.names(), ["llama_gqa"]);
+    assert_eq!(room.names(), ["qwen3"]);
 }
 
-/// Gives a checkpoint a sparse file as embedding and head, with `rows` rows.
+/// Makes the embedding of a checkpoint a large sparse tensor, which is the head too.
 #[cfg(unix)]
-fn grow_embedding(dir: &std::path::Path, rows: u64, cols: u64) {
-    use std::io::Write;
+fn grow_embedding(dir: &std::path::Path, rows: u64) {
+    const EMBEDDING: &str = "model.embed_tokens.weight";
     let mut config = read_json(&dir.join("config.json"));
+    let cols = config["hidden_size"].as_u64().unwrap();
     config["vocab_size"] = rows.into();
-    let hidden = config["hidden_size"].as_u64().unwrap();
-    let cols = if hidden == cols { cols } else { hidden };
     config["tie_word_embeddings"] = true.into();
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
-    let mut index = read_json(&dir.join("model.safetensors.index.json"));
-    let map = index["weight_map"].as_object_mut().unwrap();
-    map.remove("lm_head.weight");
-    map.insert("model.embed_tokens.weight".to_owned(), "embedding.safetensors".into());
-    std::fs::write(dir.join("model.safetensors.index.json"), index.to_string()).unwrap();
-    let header = serde_json::json!({
-        "model.embed_tokens.weight": {"dtype": "F32", "shape": [rows, cols], "data_offsets": [0, 4 * rows * cols]}
-    })
-    .to_string();
-    let mut file = std::fs::File::create(dir.join("embedding.safetensors")).unwrap();
-    file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
-    file.write_all(header.as_bytes()).unwrap();
-    file.set_len(8 + header.len() as u64 + 4 * rows * cols).unwrap();
+
+    let file = dir.join("model.safetensors");
+    let old = std::fs::read(&file).unwrap();
+    let header_len = u64::from_le_bytes(old[..8].try_into().unwrap()) as usize;
+    let tensors: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&old[8..8 + header_len]).unwrap();
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, mut tensor) in tensors {
+        if let Some(range) = tensor.get("data_offsets").filter(|_| name != EMBEDDING) {
+            let [from, to] = [0, 1].map(|i| 8 + header_len + range[i].as_u64().unwrap() as usize);
+            let start = data.len();
+            data.extend_from_slice(&old[from..to]);
+            tensor["data_offsets"] = serde_json::json!([start, data.len()]);
+            header.insert(name, tensor);
+        }
+    }
+    let (start, len) = (data.len() as u64, 4 * rows * cols);
+    let embedding = serde_json::json!({"dtype": "F32", "shape": [rows, cols], "data_offsets": [start, start + len]});
+    header.insert(EMBEDDING.to_owned(), embedding);
+    let header = serde_json::Value::from(header).to_string();
+    let new = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+    std::fs::write(&file, &new).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(new.len() as u64 + len).unwrap();
 }

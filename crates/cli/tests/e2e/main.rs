@@ -1,10 +1,13 @@
 //! End-to-end tests: they run the built program as a user would.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 #[cfg(unix)]
 mod chat;
 mod convert;
 mod environment;
 mod files;
+mod gguf;
 mod inspect;
 mod measure;
 mod run;

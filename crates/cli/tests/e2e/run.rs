@@ -81,20 +81,18 @@ fn the_same_seed_gives_the_same_text() {
 fn the_template_makes_the_prompt() {
     let room = Room::new();
     let model = room.model("llama_gqa", "q8");
-    let cases = read_json(&repository("fixtures/tokenizers/llama_spm/chat_golden.json"));
-    let text_of = |flags: &[&str]| {
-        let answer = on("run", &model, &[flags, &["-n", "1", "--json"]].concat()).json();
-        let prompt = joined(&ids(&answer["prompt_tokens"]));
-        on_with("tokenize", &model, &["--decode", "--json"], prompt.as_bytes()).json()["text"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+    let prompt =
+        |flags: &[&str]| ids(&on("run", &model, &[flags, &["-n", "1", "--json"]].concat()).json()["prompt_tokens"]);
+    let ids_of = |text: &str, flags: &[&str]| {
+        ids(&on_with("tokenize", &model, &[flags, &["--json"]].concat(), text.as_bytes()).json()["ids"])
     };
-    assert!(cases.to_string().contains("[INST]"));
-    assert_eq!(text_of(&["-p", "Good day"]), "<s>[INST] Good day [/INST]");
-    let with_system = text_of(&["-p", "Good day", "--system", "Be brief"]);
-    assert!(with_system.contains("<<SYS>>\nBe brief\n<</SYS>>") && with_system.contains("Good day"), "{with_system}");
-    assert_eq!(text_of(&["-p", "Good day", "--raw"]), "<s> Good day");
+    let plain = ["--no-special"];
+    assert_eq!(prompt(&["-p", " Good day\n"]), ids_of("<s>[INST] Good day [/INST]", &plain));
+    let with_system = "<s>[INST] <<SYS>>\nBe brief\n<</SYS>>\n\nGood day [/INST]";
+    assert_eq!(prompt(&["-p", "Good day", "--system", "Be brief"]), ids_of(with_system, &plain));
+    let raw = prompt(&["-p", "Good day", "--raw"]);
+    assert_eq!(raw, ids_of("Good day", &[]));
+    assert_eq!(raw[0], 1, "the tokenizer puts a begin token in front");
 }
 
 #[test]

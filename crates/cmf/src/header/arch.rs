@@ -59,6 +59,31 @@ pub struct Moe {
     /// Factor on the routed sum; `None` is 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routed_scaling_factor: Option<f32>,
+    /// Addition: experts come in this many groups; needs the extension `router_groups`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_group: Option<usize>,
+    /// Addition: only experts of the best so many groups may be selected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topk_group: Option<usize>,
+    /// Addition: added to the sum that `norm_topk_prob` divides by. `None` is 0, or 1e-6 with `router_sigmoid`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub norm_topk_eps: Option<f64>,
+}
+
+/// Addition: multi-head latent attention, needs the extension `mla`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mla {
+    /// Rank of the compressed queries; `None` when queries are projected directly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub q_lora_rank: Option<usize>,
+    /// Rank of the compressed keys and values.
+    pub kv_lora_rank: usize,
+    /// Part of a query or key head that is not rotated.
+    pub qk_nope_head_dim: usize,
+    /// Part of a query or key head that is rotated; keys share it between heads.
+    pub qk_rope_head_dim: usize,
+    /// Width of a value head.
+    pub v_head_dim: usize,
 }
 
 /// The recurrence of [`LayerType::LinearAttention`], §3.6.
@@ -173,6 +198,20 @@ pub struct ModelArch {
     /// extension `sliding_layers`. `None` leaves it to `sliding_window_pattern`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sliding_layers: Option<Vec<bool>>,
+    /// Addition: cap of the attention scores, `cap * tanh(x / cap)`; needs the extension `attn_softcap`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attn_logit_softcapping: Option<f64>,
+    /// Addition: which layers rotate queries and keys, one entry per layer; needs the extension
+    /// `rope_layers`. `None` is all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rope_layers: Option<Vec<bool>>,
+    /// Addition: neighbouring dimensions are rotated together instead of those half a head apart; needs
+    /// the extension `rope_interleaved`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub rope_interleaved: bool,
+    /// Addition: attention layers are multi-head latent attention; needs the extension `mla`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mla: Option<Mla>,
 }
 
 impl Default for ModelArch {
@@ -216,6 +255,10 @@ impl Default for ModelArch {
             linear_value_head_dim: None,
             rope_scaling: None,
             sliding_layers: None,
+            attn_logit_softcapping: None,
+            rope_layers: None,
+            rope_interleaved: false,
+            mla: None,
         }
     }
 }

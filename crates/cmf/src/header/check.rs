@@ -81,6 +81,11 @@ impl ModelArch {
         {
             return Err(CmfError::SlidingLayersLength { num_layers: self.num_layers, found: sliding.len() });
         }
+        if let Some(layers) = &self.rope_layers
+            && layers.len() != self.num_layers
+        {
+            return Err(CmfError::RopeLayersLength { num_layers: self.num_layers, found: layers.len() });
+        }
         self.check_optional_sizes()?;
         divisible("arch.num_kv_heads", self.num_attention_heads, self.num_kv_heads)?;
         if let Some(kv) = self.num_global_kv_heads {
@@ -93,6 +98,7 @@ impl ModelArch {
 
     fn check_optional_sizes(&self) -> Result<(), CmfError> {
         let core = self.linear_core.as_ref();
+        let mla = self.mla.as_ref();
         let sizes = [
             ("arch.sliding_window", self.sliding_window, MAX_POSITIONS),
             ("arch.sliding_window_pattern", self.sliding_window_pattern, MAX_LAYERS),
@@ -106,6 +112,11 @@ impl ModelArch {
             ("arch.linear_core.num_heads", core.map(|c| c.num_heads), MAX_HEADS),
             ("arch.linear_core.nphase", core.and_then(|c| c.nphase), MAX_HEAD_DIM),
             ("arch.linear_core.value_head_dim", core.map(|c| c.value_head_dim), MAX_HEAD_DIM),
+            ("arch.mla.q_lora_rank", mla.and_then(|m| m.q_lora_rank), MAX_HIDDEN),
+            ("arch.mla.kv_lora_rank", mla.map(|m| m.kv_lora_rank), MAX_HIDDEN),
+            ("arch.mla.qk_nope_head_dim", mla.map(|m| m.qk_nope_head_dim), MAX_HEAD_DIM),
+            ("arch.mla.qk_rope_head_dim", mla.map(|m| m.qk_rope_head_dim), MAX_HEAD_DIM),
+            ("arch.mla.v_head_dim", mla.map(|m| m.v_head_dim), MAX_HEAD_DIM),
             ("arch.mtp.num_layers", self.mtp.as_ref().map(|m| m.num_layers), MAX_LAYERS),
         ];
         for (key, value, max) in sizes {
@@ -123,6 +134,7 @@ impl ModelArch {
             ("arch.query_pre_attn_scalar", self.query_pre_attn_scalar),
             ("arch.rope_local_base_freq", self.rope_local_base_freq),
             ("arch.final_logit_softcapping", self.final_logit_softcapping),
+            ("arch.attn_logit_softcapping", self.attn_logit_softcapping),
         ];
         for (key, value) in optional {
             if let Some(value) = value {
@@ -160,6 +172,16 @@ fn check_moe(moe: &Moe) -> Result<(), CmfError> {
     at_most("arch.moe.shared_expert_intermediate_size", moe.shared_expert_intermediate_size.unwrap_or(0), MAX_HIDDEN)?;
     if moe.top_k > moe.num_experts {
         return Err(CmfError::TopKTooLarge { top_k: moe.top_k, num_experts: moe.num_experts });
+    }
+    if let Some(groups) = moe.n_group {
+        size("arch.moe.n_group", groups, moe.num_experts)?;
+        size("arch.moe.topk_group", moe.topk_group.unwrap_or(groups), groups)?;
+        if !moe.num_experts.is_multiple_of(groups) {
+            return Err(CmfError::ExpertGroups { num_experts: moe.num_experts, n_group: groups });
+        }
+    }
+    if let Some(eps) = moe.norm_topk_eps {
+        positive("arch.moe.norm_topk_eps", eps)?;
     }
     match moe.routed_scaling_factor {
         Some(factor) => finite("arch.moe.routed_scaling_factor", factor),

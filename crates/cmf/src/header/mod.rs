@@ -7,7 +7,7 @@ mod check;
 mod records;
 mod rope;
 
-pub use arch::{LayerType, LinearCore, ModelArch, Moe, Mtp, NormStyle};
+pub use arch::{LayerType, LinearCore, Mla, ModelArch, Moe, Mtp, NormStyle};
 pub use check::{MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB};
 pub use records::{
     Calibration, Digests, GenerationDefaults, SectionHashes, ShardInfo, SkillRecord, SkillSelection, TokenizerConfig,
@@ -22,7 +22,20 @@ use serde::{Deserialize, Serialize};
 pub const MAX_HEADER_LEN: u64 = 256 << 20;
 
 /// Names that `header.extensions` may list, docs/cmf-format.md §2.1.
-pub const KNOWN_EXTENSIONS: [&str; 3] = ["rope_scaling", "linear_bias", "sliding_layers"];
+pub const KNOWN_EXTENSIONS: [&str; 12] = [
+    "rope_scaling",
+    "linear_bias",
+    "sliding_layers",
+    "attn_softcap",
+    "rope_layers",
+    "rope_interleaved",
+    "mla",
+    "router_groups",
+    "post_norm",
+    "wide_qk_norm",
+    "plain_shared_expert",
+    "mtp_block",
+];
 
 /// Label of the quantisation that was asked for at conversion. Informational: the
 /// directory says what each tensor really is.
@@ -133,18 +146,21 @@ impl Header {
         serde_json::to_vec(self).map_err(|e| CmfError::HeaderJson(e.to_string()))
     }
 
-    /// Extensions that the header's own keys make necessary. `linear_bias` cannot be seen
-    /// here: it is about tensors.
+    /// Extensions that the header's own keys make necessary. Those about tensors (§2.1) cannot be seen here.
     #[must_use]
     pub fn implied_extensions(&self) -> Vec<&'static str> {
-        let mut names = Vec::new();
-        if self.arch.rope_scaling.is_some() {
-            names.push("rope_scaling");
-        }
-        if self.arch.sliding_layers.is_some() {
-            names.push("sliding_layers");
-        }
-        names
+        let arch = &self.arch;
+        let groups = arch.moe.as_ref().and_then(|moe| moe.n_group);
+        let uses = [
+            ("rope_scaling", arch.rope_scaling.is_some()),
+            ("sliding_layers", arch.sliding_layers.is_some()),
+            ("attn_softcap", arch.attn_logit_softcapping.is_some()),
+            ("rope_layers", arch.rope_layers.is_some()),
+            ("rope_interleaved", arch.rope_interleaved),
+            ("mla", arch.mla.is_some()),
+            ("router_groups", groups.is_some()),
+        ];
+        uses.into_iter().filter(|(_, used)| *used).map(|(name, _)| name).collect()
     }
 }
 

@@ -177,6 +177,9 @@ pub fn rich_header() -> Header {
         shared_expert_intermediate_size: Some(24),
         router_sigmoid: true,
         routed_scaling_factor: Some(2.5),
+        n_group: Some(4),
+        topk_group: Some(2),
+        norm_topk_eps: Some(1e-20),
     });
     arch.linear_core = Some(LinearCore { kind: "vmf_phase".into(), num_heads: 2, nphase: Some(4), value_head_dim: 8 });
     arch.linear_conv_kernel_dim = Some(4);
@@ -195,6 +198,16 @@ pub fn rich_header() -> Header {
         mscale_all_dim: Some(1.0),
     });
     arch.sliding_layers = Some(vec![true, false]);
+    arch.attn_logit_softcapping = Some(50.0);
+    arch.rope_layers = Some(vec![true, false]);
+    arch.rope_interleaved = true;
+    arch.mla = Some(Mla {
+        q_lora_rank: Some(8),
+        kv_lora_rank: 4,
+        qk_nope_head_dim: 4,
+        qk_rope_head_dim: 2,
+        v_head_dim: 4,
+    });
     header.provenance = Some(sorted_json(serde_json::json!({"tool": "test", "source_model": "none"})));
     header.tokenizer_config = Some(TokenizerConfig {
         chat_template: Some("{{ messages }}".into()),
@@ -226,7 +239,7 @@ pub fn rich_header() -> Header {
         top_k: Some(40),
         do_sample: Some(true),
     });
-    header.extensions = vec!["rope_scaling".into(), "sliding_layers".into(), "linear_bias".into()];
+    header.extensions = KNOWN_EXTENSIONS.iter().map(|name| (*name).to_owned()).collect();
     header
 }
 
