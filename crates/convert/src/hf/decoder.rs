@@ -211,7 +211,7 @@ pub(crate) fn qwen_sliding(config: &Object<'_>, num_layers: usize) -> Result<(Op
 
 /// The names of these families are the canonical ones; checkpoints saved from the bare model lack
 /// the `model.` in front.
-pub(crate) fn rename(name: &str) -> Mapping {
+pub(crate) fn rename(name: &str, _arch: &ModelArch) -> Mapping {
     if let Some(mapping) = common_mapping(name) {
         return mapping;
     }

@@ -1,5 +1,7 @@
 //! The registry of model families and what a family file hands over.
 
+use std::ops::Range;
+
 use cortiq_cmf::ModelArch;
 
 use crate::ConvertError;
@@ -17,7 +19,7 @@ pub(crate) struct Family {
     /// Reads the configuration.
     pub(crate) read: fn(&Object<'_>) -> Result<Layout, ConvertError>,
     /// Maps a tensor name of the checkpoint to what becomes of it.
-    pub(crate) rename: fn(&str) -> Mapping,
+    pub(crate) rename: fn(&str, &ModelArch) -> Mapping,
 }
 
 /// All families, see docs/adding-a-family.md.
@@ -46,8 +48,33 @@ pub(crate) struct Expected {
 pub(crate) enum Mapping {
     /// It is stored under this canonical name.
     Keep(String),
+    /// Its rows are handed out to several tensors; every row goes to exactly one.
+    Split(Vec<Piece>),
     /// It is left out, for this reason.
     Skip(&'static str),
+}
+
+/// Some rows of a tensor of the checkpoint, as a tensor of its own.
+///
+/// A tensor of rank above 2 counts as a matrix: its last dimension is a row, all others together number the rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Canonical name.
+    pub(crate) name: String,
+    /// Rows of the source, in the order in which they follow each other here.
+    pub(crate) rows: Vec<Range<u64>>,
+}
+
+impl Piece {
+    /// The rows `rows` under `name`.
+    pub(crate) fn new(name: impl Into<String>, rows: Range<u64>) -> Self {
+        Self { name: name.into(), rows: vec![rows] }
+    }
+
+    /// Number of rows.
+    pub(crate) fn height(&self) -> u64 {
+        self.rows.iter().fold(0, |sum, rows| sum.saturating_add(rows.end.saturating_sub(rows.start)))
+    }
 }
 
 /// Tensors of vision towers and projectors in published multimodal layouts.

@@ -29,7 +29,7 @@ use cortiq_cmf::{Header, QuantType};
 use crate::pipeline::WriteSource;
 use crate::{ConvertError, ImportedModel, NoProgress, Progress, SourceTensor};
 use config::{JsonFile, Object};
-use family::{Family, Layout, Mapping};
+use family::{Family, Layout, Mapping, Piece};
 use safetensors::RawTensor;
 
 pub use hub::HubOptions;
@@ -148,29 +148,33 @@ fn match_tensors(
     let mut tensors = Vec::with_capacity(layout.tensors.len());
     let mut seen = std::collections::HashSet::new();
     for tensor in raw {
-        let name = match (family.rename)(&tensor.name) {
-            Mapping::Keep(name) => name,
+        let pieces = match (family.rename)(&tensor.name, &layout.arch) {
+            Mapping::Keep(name) if name == "lm_head.weight" && layout.arch.tie_word_embeddings => {
+                skipped.add("the head is the embedding (tie_word_embeddings)", &tensor.name);
+                continue;
+            }
+            Mapping::Keep(name) => vec![(name, None)],
+            Mapping::Split(pieces) => split(tensor, pieces)?,
             Mapping::Skip(reason) => {
                 skipped.add(reason, &tensor.name);
                 continue;
             }
         };
-        if name == "lm_head.weight" && layout.arch.tie_word_embeddings {
-            skipped.add("the head is the embedding (tie_word_embeddings)", &tensor.name);
-            continue;
+        for (name, part) in pieces {
+            let tensor = part.as_ref().unwrap_or(tensor);
+            if seen.contains(&name) {
+                return Err(ConvertError::DuplicateTensor { name });
+            }
+            let Some(expected) = wanted.remove(name.as_str()) else {
+                return Err(ConvertError::UnknownTensor { name: tensor.name.clone(), family: family.name.to_owned() });
+            };
+            if tensor.shape != expected {
+                let (expected, found) = (expected.to_vec(), tensor.shape.clone());
+                return Err(ConvertError::Shape { name: tensor.name.clone(), expected, found });
+            }
+            tensors.push(source_tensor(tensor, name.clone())?);
+            seen.insert(name);
         }
-        if seen.contains(&name) {
-            return Err(ConvertError::DuplicateTensor { name });
-        }
-        let Some(expected) = wanted.remove(name.as_str()) else {
-            return Err(ConvertError::UnknownTensor { name: tensor.name.clone(), family: family.name.to_owned() });
-        };
-        if tensor.shape != expected {
-            let (expected, found) = (expected.to_vec(), tensor.shape.clone());
-            return Err(ConvertError::Shape { name: tensor.name.clone(), expected, found });
-        }
-        tensors.push(source_tensor(tensor, name.clone())?);
-        seen.insert(name);
     }
     // The list is in execution order: the first one missing is the most telling.
     if let Some(missing) = layout.tensors.iter().find(|t| wanted.contains_key(t.name.as_str())) {
@@ -178,6 +182,16 @@ fn match_tensors(
     }
     notes.extend(skipped.notes());
     Ok(tensors)
+}
+
+/// Cuts a tensor into its pieces, which must have all its rows between them.
+fn split(tensor: &RawTensor, pieces: Vec<Piece>) -> Result<Vec<(String, Option<RawTensor>)>, ConvertError> {
+    let expected: u64 = pieces.iter().fold(0, |sum, piece| sum.saturating_add(piece.height()));
+    if expected != tensor.rows() {
+        let expected = vec![expected, tensor.shape.last().copied().unwrap_or(1)];
+        return Err(ConvertError::Shape { name: tensor.name.clone(), expected, found: tensor.shape.clone() });
+    }
+    pieces.into_iter().map(|piece| Ok((piece.name, Some(tensor.select_rows(&piece.rows)?)))).collect()
 }
 
 fn source_tensor(tensor: &RawTensor, name: String) -> Result<SourceTensor, ConvertError> {

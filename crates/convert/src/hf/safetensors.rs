@@ -1,6 +1,7 @@
 //! Reads the tensors of a checkpoint: one safetensors file, or shards with an index.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,8 +27,8 @@ pub(crate) struct RawTensor {
     pub(crate) shape: Vec<u64>,
     dtype: Dtype,
     map: Arc<MappedFile>,
-    start: usize,
-    end: usize,
+    /// Where its bytes are, one range after the other.
+    ranges: Vec<Range<usize>>,
 }
 
 impl RawTensor {
@@ -41,14 +42,51 @@ impl RawTensor {
         }
     }
 
+    /// All dimensions but the last, multiplied; 1 for a vector.
+    pub(crate) fn rows(&self) -> u64 {
+        self.shape.split_last().map_or(1, |(_, rows)| rows.iter().fold(1, |n: u64, &d| n.saturating_mul(d)))
+    }
+
+    /// The rows `rows`, as a matrix of their own of the source's row width.
+    pub(crate) fn select_rows(&self, rows: &[Range<u64>]) -> Result<Self, ConvertError> {
+        let outside = || ConvertError::Shape {
+            name: self.name.clone(),
+            expected: rows.iter().map(|r| r.end).collect(),
+            found: self.shape.clone(),
+        };
+        let [whole] = self.ranges.as_slice() else { return Err(outside()) };
+        let total = usize::try_from(self.rows()).map_err(|_| outside())?;
+        let row_bytes = whole.len().checked_div(total).ok_or_else(outside)?;
+        let mut ranges = Vec::with_capacity(rows.len());
+        let mut height = 0u64;
+        for range in rows {
+            let (first, last) = (usize::try_from(range.start), usize::try_from(range.end));
+            let (Ok(first), Ok(last)) = (first, last) else { return Err(outside()) };
+            if first > last || last > total {
+                return Err(outside());
+            }
+            ranges.push(whole.start + first * row_bytes..whole.start + last * row_bytes);
+            height += range.end - range.start;
+        }
+        let shape = vec![height, self.shape.last().copied().unwrap_or(1)];
+        Ok(Self { name: self.name.clone(), shape, dtype: self.dtype, map: Arc::clone(&self.map), ranges })
+    }
+
     /// A function that reads all values as f32.
     pub(crate) fn loader(&self) -> Result<LoadFn, ConvertError> {
         let native = self.native()?;
-        let (map, start, end, name) = (Arc::clone(&self.map), self.start, self.end, self.name.clone());
+        let (map, ranges, name) = (Arc::clone(&self.map), self.ranges.clone(), self.name.clone());
         Ok(Box::new(move || {
-            let bytes = map.bytes().get(start..end).filter(|_| map.has_its_length());
-            let bytes = bytes.ok_or_else(|| ConvertError::SourceChanged { name: name.clone() })?;
-            Ok(widen(native, bytes))
+            let mut values = Vec::new();
+            for range in &ranges {
+                let bytes = map.bytes().get(range.clone()).filter(|_| map.has_its_length());
+                let bytes = bytes.ok_or_else(|| ConvertError::SourceChanged { name: name.clone() })?;
+                if ranges.len() == 1 {
+                    return Ok(widen(native, bytes));
+                }
+                values.extend(widen(native, bytes));
+            }
+            Ok(values)
         }))
     }
 }
@@ -146,13 +184,14 @@ fn read_file(path: &Path, tensors: &mut Vec<RawTensor>) -> Result<(), ConvertErr
     let mut infos: Vec<_> = metadata.tensors().into_iter().collect();
     infos.sort_by(|a, b| a.0.cmp(&b.0));
     for (name, info) in infos {
+        let (start, end) = info.data_offsets;
+        let whole = data.saturating_add(start)..data.saturating_add(end);
         tensors.push(RawTensor {
             name,
             shape: info.shape.iter().map(|&d| d as u64).collect(),
             dtype: info.dtype,
             map: Arc::clone(&map),
-            start: data.saturating_add(info.data_offsets.0),
-            end: data.saturating_add(info.data_offsets.1),
+            ranges: vec![whole],
         });
     }
     Ok(())
