@@ -5,23 +5,17 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-/// Fails unless `path` is a regular file. To be called before a file is opened: opening a pipe could wait for ever.
-pub fn require_file(path: &Path) -> anyhow::Result<()> {
+/// Reads a regular file. Its kind is looked at before it is opened: opening a pipe could wait for ever.
+pub fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
     let shown = path.display();
-    let metadata = std::fs::metadata(path).with_context(|| format!("{shown}"))?;
+    let metadata = std::fs::metadata(path).with_context(|| shown.to_string())?;
     if metadata.is_dir() {
         bail!("{shown} is a directory, not a file");
     }
     if !metadata.is_file() {
         bail!("{shown} is not a regular file");
     }
-    Ok(())
-}
-
-/// Reads a regular file.
-pub fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
-    require_file(path)?;
-    std::fs::read(path).with_context(|| path.display().to_string())
+    std::fs::read(path).with_context(|| shown.to_string())
 }
 
 /// Text of a regular file.

@@ -11,13 +11,13 @@ use std::path::PathBuf;
 pub enum CmfError {
     // ---- the file itself -------------------------------------------------------------
     /// The path does not exist.
-    #[error("{0:?}: no such file")]
+    #[error("{}: no such file", .0.display())]
     FileNotFound(PathBuf),
     /// The path is a directory, a pipe, a device: anything but a regular file.
-    #[error("{0:?}: not a regular file")]
+    #[error("{}: not a regular file", .0.display())]
     NotARegularFile(PathBuf),
     /// The operating system refused an operation.
-    #[error("{path:?}: {source}")]
+    #[error("{}: {source}", .path.display())]
     Io {
         /// File the operation was about.
         path: PathBuf,
@@ -25,7 +25,7 @@ pub enum CmfError {
         source: std::io::Error,
     },
     /// A mapped file no longer has the length it had when it was opened.
-    #[error("{path:?}: the file had {expected} bytes when it was opened and has {found} now")]
+    #[error("{}: the file had {expected} bytes when it was opened and has {found} now", .path.display())]
     LengthChanged {
         /// File that changed.
         path: PathBuf,

@@ -303,6 +303,10 @@ impl Output {
             // Some file systems have no locks; then two writers are not told apart.
             Err(std::fs::TryLockError::Error(_)) => {}
         }
+        // The writer that held the lock may have moved the file to its place after it was opened here.
+        if !still_there(&file, &partial) {
+            return Err(CmfError::OutputBusy(path.to_path_buf()));
+        }
         let mut output =
             Self { file: Some(BufWriter::with_capacity(BUFFER, file)), path: path.to_path_buf(), partial, overwrite };
         output.with_file(|file| {
@@ -343,14 +347,17 @@ impl Output {
             file.get_ref().sync_all()
         })?;
         check_target(&self.path, self.overwrite)?;
-        // Closed first: some systems do not rename open files.
-        self.file = None;
+        if !cfg!(unix) {
+            // Some systems do not rename open files; elsewhere the lock is held until the file has its name.
+            self.file = None;
+        }
         std::fs::rename(&self.partial, &self.path).map_err(|e| {
             let error = CmfError::io(&self.path, e);
             self.remove();
             error
         })?;
         self.partial = PathBuf::new();
+        self.file = None;
         Ok(())
     }
 
@@ -368,6 +375,20 @@ impl Drop for Output {
     fn drop(&mut self) {
         self.remove();
     }
+}
+
+/// Whether `path` still names the open `file`.
+#[cfg(unix)]
+fn still_there(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |found: std::io::Result<std::fs::Metadata>| found.ok().map(|m| (m.dev(), m.ino()));
+    identity(file.metadata()) == identity(std::fs::symlink_metadata(path))
+}
+
+/// Whether `path` still names the open `file`: an open file keeps its name on other systems.
+#[cfg(not(unix))]
+fn still_there(_file: &File, _path: &Path) -> bool {
+    true
 }
 
 /// Whether a file may be put at `path`.

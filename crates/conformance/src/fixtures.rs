@@ -6,17 +6,36 @@ use cortiq_convert::{ConvertOptions, HfSource, NoProgress, convert};
 use cortiq_quant::Encoding;
 use serde::Deserialize;
 
-/// Fixture models whose architecture is dense attention.
-pub const DENSE_MODELS: [&str; 8] = [
-    "llama_gqa",
-    "llama_tied_bias",
+/// All fixture models.
+pub const MODELS: [&str; 24] = [
+    "deepseek_v3",
+    "gemma2",
+    "gemma3_text",
+    "gemma3_vl_layout",
     "llama3_rope",
+    "llama_gqa",
     "llama_linear_rope",
+    "llama_tied_bias",
     "mistral_swa",
+    "mixtral",
+    "olmo2",
+    "phi3",
+    "phi3_longrope",
     "qwen2_bias",
+    "qwen2_moe",
     "qwen3",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_5_moe_vl_layout",
+    "qwen3_5_vl_layout",
+    "qwen3_moe",
+    "qwen3_next",
     "qwen3_yarn",
+    "smollm3",
 ];
+
+/// Fixture models with a prediction head.
+pub const MTP_MODELS: [&str; 3] = ["qwen3_5_moe_vl_layout", "qwen3_5_vl_layout", "qwen3_next"];
 
 /// Reference values of a model.
 #[derive(Debug, Deserialize)]
@@ -27,13 +46,46 @@ pub struct Golden {
     pub rope: GoldenRope,
 }
 
-/// Rotary table of a model.
+/// Rotary tables of a model: one, or one per kind of layer.
 #[derive(Debug, Deserialize)]
-pub struct GoldenRope {
-    /// Radians per position and pair.
-    pub inv_freq: Vec<f32>,
-    /// Factor on cosine and sine.
-    pub attention_scaling: f32,
+#[serde(untagged)]
+pub enum GoldenRope {
+    /// All layers have the same.
+    Same {
+        /// Radians per position and pair.
+        inv_freq: Vec<f32>,
+        /// Factor on cosine and sine.
+        attention_scaling: f32,
+    },
+    /// Windowed and full layers differ.
+    ByKind {
+        /// Radians per position and pair of the full layers.
+        full_attention_inv_freq: Vec<f32>,
+        /// Their factor.
+        full_attention_attention_scaling: f32,
+        /// Radians per position and pair of the windowed layers.
+        sliding_attention_inv_freq: Vec<f32>,
+        /// Their factor.
+        sliding_attention_attention_scaling: f32,
+    },
+}
+
+impl GoldenRope {
+    /// Frequencies and factor of every table.
+    pub fn tables(&self) -> Vec<(&[f32], f32)> {
+        match self {
+            Self::Same { inv_freq, attention_scaling } => vec![(inv_freq, *attention_scaling)],
+            Self::ByKind {
+                full_attention_inv_freq,
+                full_attention_attention_scaling,
+                sliding_attention_inv_freq,
+                sliding_attention_attention_scaling,
+            } => vec![
+                (full_attention_inv_freq, *full_attention_attention_scaling),
+                (sliding_attention_inv_freq, *sliding_attention_attention_scaling),
+            ],
+        }
+    }
 }
 
 /// One prompt with its results.
@@ -49,6 +101,37 @@ pub struct GoldenSequence {
     pub all_logits: Option<Vec<Vec<f32>>>,
     /// Greedy continuation.
     pub greedy: Greedy,
+    /// Values inside the network, for the prompt of 7.
+    pub trace: Option<Trace>,
+    /// Values of the prediction head, for some prompts.
+    pub mtp: Option<MtpGolden>,
+}
+
+/// Values inside the network: L2 norms per token, and vectors of the last token.
+#[derive(Debug, Deserialize)]
+pub struct Trace {
+    /// After the embedding.
+    pub embed_norm: Vec<f32>,
+    /// After each layer.
+    pub layers: Vec<LayerTrace>,
+}
+
+/// The residual stream after a layer.
+#[derive(Debug, Deserialize)]
+pub struct LayerTrace {
+    /// L2 norm per token.
+    pub out_norm: Vec<f32>,
+    /// The last token's vector.
+    pub out_last_token: Vec<f32>,
+}
+
+/// Values of the prediction head at positions `0..n - 1` of a prompt of `n`.
+#[derive(Debug, Deserialize)]
+pub struct MtpGolden {
+    /// Best token at every position.
+    pub argmax_all: Vec<u32>,
+    /// Logits of the last position.
+    pub last_logits: Vec<f32>,
 }
 
 /// A greedy continuation.

@@ -8,5 +8,8 @@ mod fixtures;
 mod random;
 
 pub use compare::{Divergence, divergence, max_abs_diff};
-pub use fixtures::{DENSE_MODELS, Golden, GoldenSequence, Greedy, convert_fixture, fixtures_dir, golden, model_dir};
+pub use fixtures::{
+    Golden, GoldenRope, GoldenSequence, Greedy, LayerTrace, MODELS, MTP_MODELS, MtpGolden, Trace, convert_fixture,
+    fixtures_dir, golden, model_dir,
+};
 pub use random::{RandomModel, random_model};

@@ -54,7 +54,7 @@ fn run_alone(executor: &mut dyn Executor, tokens: &[u32], chunk: usize) -> Vec<u
     let sequence = executor.states().open().unwrap();
     let mut bits = Vec::new();
     for (i, tokens) in tokens.chunks(chunk).enumerate() {
-        let span = Span { sequence, start: i * chunk, len: tokens.len() };
+        let span = Span { sequence, start: i * chunk, len: tokens.len(), known_len: 0 };
         let rows: Vec<usize> = (0..tokens.len()).collect();
         let logits = executor.step(&Batch { tokens, spans: &[span], logit_rows: &rows }).unwrap();
         bits.extend(logits.iter().map(|l| l.to_bits()));
@@ -81,7 +81,7 @@ fn neighbours_in_the_batch_do_not_change_a_bit() {
         let alone: Vec<_> = prompts.iter().map(|p| run_alone(&mut *executor, p, p.len())).collect();
         let spans: Vec<Span> = prompts
             .iter()
-            .map(|p| Span { sequence: executor.states().open().unwrap(), start: 0, len: p.len() })
+            .map(|p| Span { sequence: executor.states().open().unwrap(), start: 0, len: p.len(), known_len: 0 })
             .collect();
         let tokens = prompts.concat();
         let rows: Vec<usize> = (0..tokens.len()).collect();
@@ -98,7 +98,7 @@ fn a_restored_snapshot_continues_as_if_nothing_had_happened() {
         let whole = run_alone(&mut *executor, &tokens, 50);
         let sequence = executor.states().open().unwrap();
         let feed = |executor: &mut dyn Executor, sequence, start: usize, tokens: &[u32]| -> Vec<u32> {
-            let span = Span { sequence, start, len: tokens.len() };
+            let span = Span { sequence, start, len: tokens.len(), known_len: 0 };
             let rows: Vec<usize> = (0..tokens.len()).collect();
             let logits = executor.step(&Batch { tokens, spans: &[span], logit_rows: &rows }).unwrap();
             logits.iter().map(|l| l.to_bits()).collect()
@@ -132,9 +132,9 @@ fn threads_do_not_change_a_bit() {
 fn bad_batches_are_errors_and_leave_the_state_alone() {
     for mut executor in executors() {
         let sequence = executor.states().open().unwrap();
-        let good = Span { sequence, start: 0, len: 2 };
+        let good = Span { sequence, start: 0, len: 2, known_len: 0 };
         executor.step(&Batch { tokens: &[1, 2], spans: &[good], logit_rows: &[] }).unwrap();
-        let span = Span { sequence, start: 2, len: 1 };
+        let span = Span { sequence, start: 2, len: 1, known_len: 0 };
         let cases: [(&str, Batch<'_>); 8] = [
             ("no tokens", Batch { tokens: &[], spans: &[], logit_rows: &[] }),
             ("unknown id", Batch { tokens: &[VOCAB as u32], spans: &[span], logit_rows: &[] }),
@@ -150,7 +150,7 @@ fn bad_batches_are_errors_and_leave_the_state_alone() {
             assert_eq!(executor.states().len(sequence).unwrap(), 2, "{what}");
         }
         let long = ids(1, 127);
-        let span = Span { sequence, start: 2, len: 127 };
+        let span = Span { sequence, start: 2, len: 127, known_len: 0 };
         let error = executor.step(&Batch { tokens: &long, spans: &[span], logit_rows: &[] }).unwrap_err();
         assert!(matches!(error, ModelError::ContextFull { wanted: 129, limit: 128 }), "{error}");
     }

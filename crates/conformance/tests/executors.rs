@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use cortiq_cmf::Dtype;
-use cortiq_conformance::{DENSE_MODELS, convert_fixture, divergence, golden, random_model};
+use cortiq_conformance::{MODELS, convert_fixture, divergence, golden, random_model};
 use cortiq_engine::{Engine, EngineOptions, ExecutorKind};
 use cortiq_model::{NAMED_SHAPES, NamedShape};
 use cortiq_quant::Encoding;
@@ -24,7 +24,7 @@ fn assert_close(what: &str, exact: &[Vec<f32>], other: &[Vec<f32>]) {
 
 fn quantised(encoding: Encoding) {
     let folder = tempfile::tempdir().unwrap();
-    for name in DENSE_MODELS {
+    for name in MODELS {
         let file = convert_fixture(name, encoding.clone(), folder.path());
         let ids = golden(name).sequences.swap_remove(2).input_ids;
         let mut reference = Engine::open(&file, &options(ExecutorKind::Reference, 1)).unwrap();

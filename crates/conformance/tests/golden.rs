@@ -4,10 +4,13 @@
 
 use std::ops::ControlFlow;
 
-use cortiq_conformance::{DENSE_MODELS, convert_fixture, golden, max_abs_diff};
+use cortiq_conformance::{MODELS, MTP_MODELS, convert_fixture, golden, max_abs_diff};
 use cortiq_engine::{Engine, EngineOptions, ExecutorKind, GenerateOptions, SamplingParams};
-use cortiq_model::{MappedWeights, Program};
+use cortiq_model::{
+    Batch, DraftInput, DraftSource, Executor, MappedWeights, Op, Program, RopeTable, Span, StateLimits,
+};
 use cortiq_quant::Encoding;
+use cortiq_reference::ReferenceExecutor;
 
 fn greedy(engine: &mut Engine, prompt: &[u32], count: usize) -> Vec<u32> {
     let mut sequence = engine.sequence().unwrap();
@@ -57,29 +60,134 @@ macro_rules! golden_tests {
                 super::check_model(stringify!($model), super::ExecutorKind::Cpu, 2e-3);
             })*
         }
-        /// Fails when a dense fixture has no test above.
+        /// Fails when a fixture has no test above.
         #[test]
-        fn every_dense_model_is_tested() {
-            assert_eq!([$(stringify!($model)),*], DENSE_MODELS);
+        fn every_model_is_tested() {
+            assert_eq!([$(stringify!($model)),*], MODELS);
         }
     };
 }
 
-golden_tests!(llama_gqa llama_tied_bias llama3_rope llama_linear_rope mistral_swa qwen2_bias qwen3 qwen3_yarn);
+golden_tests!(
+    deepseek_v3 gemma2 gemma3_text gemma3_vl_layout llama3_rope llama_gqa llama_linear_rope llama_tied_bias mistral_swa
+    mixtral olmo2 phi3 phi3_longrope qwen2_bias qwen2_moe qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_vl_layout
+    qwen3_5_vl_layout qwen3_moe qwen3_next qwen3_yarn smollm3
+);
+
+/// The residual stream after the embedding and after every layer, within 1e-4 relative.
+#[test]
+fn hidden_states_are_those_of_transformers() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in MODELS {
+        let path = convert_fixture(name, Encoding::F32, folder.path());
+        for sequence in golden(name).sequences {
+            let Some(trace) = &sequence.trace else { continue };
+            let stream = residual_streams(&path, &sequence.input_ids);
+            assert_eq!(stream.len(), trace.layers.len() + 1, "{name}: layers");
+            let tokens = sequence.input_ids.len();
+            let norms = |rows: &[f32]| -> Vec<f32> {
+                let norm = |row: &[f32]| row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt() as f32;
+                rows.chunks_exact(rows.len() / tokens).map(norm).collect()
+            };
+            assert_relative(&format!("{name}: embedding"), &norms(&stream[0]), &trace.embed_norm);
+            for (i, (rows, layer)) in stream[1..].iter().zip(&trace.layers).enumerate() {
+                assert_relative(&format!("{name}: layer {i}, norms"), &norms(rows), &layer.out_norm);
+                let last = &rows[rows.len() - layer.out_last_token.len()..];
+                let (difference, size) = (max_abs_diff(last, &layer.out_last_token), layer.out_norm[tokens - 1]);
+                assert!(difference <= 1e-4 * size, "{name}: layer {i}, last token: {difference} of {size}");
+            }
+        }
+    }
+}
+
+fn assert_relative(what: &str, ours: &[f32], theirs: &[f32]) {
+    assert_eq!(ours.len(), theirs.len(), "{what}");
+    for (row, (a, b)) in ours.iter().zip(theirs).enumerate() {
+        assert!((a - b).abs() <= 1e-4 * b.abs(), "{what}, token {row}: {a} instead of {b}");
+    }
+}
+
+/// The residual stream after the embedding and after each layer, `[tokens, hidden_size]` each.
+fn residual_streams(path: &std::path::Path, ids: &[u32]) -> Vec<Vec<f32>> {
+    let mut executor = reference(path);
+    let sequence = executor.states().open().unwrap();
+    let span = Span { sequence, start: 0, len: ids.len(), known_len: ids.len() };
+    let mut streams = Vec::new();
+    let mut branches = 0;
+    let observer = &mut |op: &Op, slots: &[Vec<f32>]| match op {
+        Op::Embed { out, .. } => streams.push(slots[out.0].clone()),
+        Op::Residual { into, .. } => {
+            branches += 1;
+            if branches % 2 == 0 {
+                streams.push(slots[into.0].clone());
+            }
+        }
+        _ => {}
+    };
+    executor.step_observed(&Batch { tokens: ids, spans: &[span], logit_rows: &[] }, observer).unwrap();
+    streams
+}
+
+fn reference(path: &std::path::Path) -> ReferenceExecutor {
+    let file = std::sync::Arc::new(cortiq_cmf::CmfFile::open(path).unwrap());
+    let weights = std::sync::Arc::new(MappedWeights::new(file.clone(), None));
+    let program = Program::from_weights(file.header(), &*weights).unwrap();
+    let limits = StateLimits { max_positions: 512, max_bytes: 1 << 30 };
+    ReferenceExecutor::new(program, weights, limits).unwrap()
+}
+
+/// The prediction head on every position of a prompt, as the fixtures' README describes it.
+#[test]
+fn the_prediction_head_equals_its_reference_values() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in MTP_MODELS {
+        let path = convert_fixture(name, Encoding::F32, folder.path());
+        let mut checked = 0;
+        for golden in golden(name).sequences {
+            let Some(mtp) = &golden.mtp else { continue };
+            let (ids, count) = (&golden.input_ids, golden.input_ids.len() - 1);
+            let mut executor = reference(&path);
+            let sequence = executor.states().open().unwrap();
+            let span = Span { sequence, start: 0, len: ids.len(), known_len: ids.len() };
+            executor.step(&Batch { tokens: ids, spans: &[span], logit_rows: &[] }).unwrap();
+            let rows: Vec<usize> = (0..count).collect();
+            let input = DraftInput { source: DraftSource::Step, rows: &rows, next: &ids[1..], logit_rows: &rows };
+            let logits = executor.draft(&input).unwrap();
+            let vocab_size = logits.len() / count;
+            let difference = max_abs_diff(&logits[(count - 1) * vocab_size..], &mtp.last_logits);
+            println!("{name}, prediction head, {} tokens: {difference:.2e}", ids.len());
+            assert!(difference <= 2e-4, "{name}: {difference}");
+            let same = logits
+                .chunks_exact(vocab_size)
+                .zip(&mtp.argmax_all)
+                .filter(|(row, best)| cortiq_engine::sampler::argmax(row).unwrap() == **best)
+                .count();
+            // A position may be a tie.
+            assert!(same + 1 >= count, "{name}: {same} of {count} best tokens");
+            checked += 1;
+        }
+        assert_eq!(checked, 2, "{name}");
+    }
+}
 
 #[test]
 fn rope_frequencies_are_those_of_transformers() {
     let folder = tempfile::tempdir().unwrap();
-    for name in DENSE_MODELS {
+    for name in MODELS {
         let path = convert_fixture(name, Encoding::F32, folder.path());
         let file = std::sync::Arc::new(cortiq_cmf::CmfFile::open(&path).unwrap());
         let program = Program::from_weights(file.header(), &MappedWeights::new(file.clone(), None)).unwrap();
         let golden = golden(name).rope;
-        assert_eq!(program.ropes.len(), 1, "{name}");
-        assert_eq!(program.ropes[0].inv_freq.len(), golden.inv_freq.len(), "{name}");
-        for (ours, theirs) in program.ropes[0].inv_freq.iter().zip(&golden.inv_freq) {
-            assert!((ours - theirs).abs() <= 3e-7 * theirs.abs(), "{name}: {ours} {theirs}");
+        assert_eq!(program.ropes.len(), golden.tables().len(), "{name}");
+        for (frequencies, factor) in golden.tables() {
+            let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 3e-7 * b.abs();
+            let same = |ours: &[f32]| ours.len() == frequencies.len() && ours.iter().zip(frequencies).all(close);
+            let equal = |ours: &RopeTable| {
+                // Of longrope, transformers shows the factors of its last run.
+                let long = ours.long.as_ref().is_some_and(|long| same(&long.inv_freq));
+                (same(&ours.inv_freq) || long) && (ours.attention_factor - factor).abs() < 1e-6
+            };
+            assert!(program.ropes.iter().any(equal), "{name}: {frequencies:?} times {factor}");
         }
-        assert!((program.ropes[0].attention_factor - golden.attention_scaling).abs() < 1e-6, "{name}");
     }
 }

@@ -82,13 +82,19 @@ pub(crate) fn kind(name: &str) -> Kind {
 }
 
 /// Stems inside a layer, in the order in which a step reads them.
-const LAYER_ORDER: [&str; 33] = [
+const LAYER_ORDER: [&str; 40] = [
     "input_layernorm.",
     "self_attn.q_proj.",
     "self_attn.k_proj.",
     "self_attn.v_proj.",
     "self_attn.q_norm.",
     "self_attn.k_norm.",
+    "self_attn.q_a_proj.",
+    "self_attn.q_a_layernorm.",
+    "self_attn.q_b_proj.",
+    "self_attn.kv_a_proj_with_mqa.",
+    "self_attn.kv_a_layernorm.",
+    "self_attn.kv_b_proj.",
     "self_attn.o_proj.",
     "self_attn.",
     "linear_attn.in_proj_qkv.",
@@ -116,23 +122,28 @@ const LAYER_ORDER: [&str; 33] = [
     "mlp.up_proj.",
     "mlp.down_proj.",
     "post_feedforward_layernorm.",
+    "layer_scalar",
 ];
 
 /// Sort key of execution order: embedding, layers, final norm, head, multi-token prediction.
 /// Names it does not know keep a stable place (by name) after the ones it knows.
 pub(crate) fn order_key(name: &str) -> OrderKey {
-    let (section, rest) = match name {
-        "model.embed_tokens.weight" => (0, name),
-        "model.norm.weight" => (2, name),
-        "lm_head.weight" => (3, name),
-        _ if name.starts_with("model.layers.") => (1, name.get("model.layers.".len()..).unwrap_or(name)),
-        _ if name.starts_with("model.mtp.") => (4, name),
-        _ => (5, name),
+    let (section, layer) = match name {
+        "model.embed_tokens.weight" => (0, None),
+        "model.norm.weight" => (2, None),
+        "lm_head.weight" => (3, None),
+        "model.mtp.norm.weight" => (6, None),
+        _ => match (name.strip_prefix("model.layers."), name.strip_prefix("model.mtp.layers.")) {
+            (Some(layer), _) => (1, Some(layer)),
+            (_, Some(layer)) => (5, Some(layer)),
+            // The norms of its two inputs come before the projection of both.
+            _ if name == "model.mtp.eh_proj.weight" => (4, Some("0.eh_proj")),
+            _ if name.starts_with("model.mtp.") => (4, None),
+            _ => (7, None),
+        },
     };
     let mut key = OrderKey { section, layer: 0, rank: 0, expert: 0, part: 0, name: name.to_owned() };
-    if section == 1
-        && let Some((layer, stem)) = rest.split_once('.')
-    {
+    if let Some((layer, stem)) = layer.and_then(|layer| layer.split_once('.')) {
         key.layer = layer.parse().unwrap_or(u64::MAX);
         key.rank = LAYER_ORDER.iter().position(|s| stem.starts_with(s)).unwrap_or(LAYER_ORDER.len());
         if let Some((expert, _)) = stem.strip_prefix("mlp.experts.").and_then(|s| s.split_once('.')) {
@@ -187,12 +198,27 @@ mod tests {
             "model.layers.0.mlp.experts.2.up_proj.weight",
             "model.layers.0.mlp.experts.2.down_proj.weight",
             "model.layers.0.mlp.experts.10.gate_proj.weight",
+            "model.layers.1.self_attn.q_a_proj.weight",
+            "model.layers.1.self_attn.q_a_layernorm.weight",
+            "model.layers.1.self_attn.q_b_proj.weight",
+            "model.layers.1.self_attn.kv_a_proj_with_mqa.weight",
+            "model.layers.1.self_attn.kv_a_layernorm.weight",
+            "model.layers.1.self_attn.kv_b_proj.weight",
+            "model.layers.1.self_attn.o_proj.weight",
             "model.layers.2.mlp.gate_proj.weight",
             "model.layers.2.mlp.gate_proj.bias",
             "model.layers.2.mlp.down_proj.weight",
             "model.layers.10.mlp.gate_proj.weight",
             "model.norm.weight",
             "lm_head.weight",
+            "model.mtp.enorm.weight",
+            "model.mtp.hnorm.weight",
+            "model.mtp.eh_proj.weight",
+            "model.mtp.layers.0.input_layernorm.weight",
+            "model.mtp.layers.0.self_attn.q_proj.weight",
+            "model.mtp.layers.0.mlp.experts.2.gate_proj.weight",
+            "model.mtp.layers.0.mlp.experts.10.gate_proj.weight",
+            "model.mtp.norm.weight",
         ];
         let mut shuffled = expected.to_vec();
         shuffled.sort_unstable();

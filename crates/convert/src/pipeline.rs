@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use cortiq_cmf::{CmfWriter, Sections, TensorPlan, WriteOptions, sorted_json};
-use cortiq_quant::{Encoding, encode};
+use cortiq_quant::{Encoding, Fit, encode_fitted};
 
 use crate::names::{Kind, kind};
 use crate::policy::{Choice, Planner, quant_type};
@@ -62,7 +62,7 @@ pub fn write_model(
     let mut writer = CmfWriter::create(output, model.header, plan, sections, write_options)?;
 
     let mut totals = Totals::default();
-    stream(&model.tensors, &choices, progress, |tensor, choice, payload| {
+    stream(&model.tensors, &choices, options.policy.fit(), progress, |tensor, choice, payload| {
         totals.add(&tensor.name, &choice.encoding, payload.len() as u64);
         Ok(writer.write_tensor(payload)?)
     })?;
@@ -81,6 +81,7 @@ pub fn write_model(
 fn stream(
     tensors: &[SourceTensor],
     choices: &[Choice],
+    fit: Fit,
     progress: &dyn Progress,
     mut write: impl FnMut(&SourceTensor, &Choice, &[u8]) -> Result<(), ConvertError>,
 ) -> Result<(), ConvertError> {
@@ -92,7 +93,7 @@ fn stream(
         let (sender, receiver) = sync_channel(0);
         let loader = scope.spawn(move || load_all(tensors, &sender));
         let result = tensors.iter().zip(choices).try_for_each(|(tensor, choice)| {
-            let payload = encode_tensor(tensor, &choice.encoding, next_values(&receiver, tensor)?)?;
+            let payload = encode_tensor(tensor, &choice.encoding, fit, next_values(&receiver, tensor)?)?;
             write(tensor, choice, &payload)?;
             done = done.saturating_add(size(tensor));
             progress.tensor(&tensor.name, done);
@@ -133,7 +134,12 @@ fn next_values(receiver: &Receiver<Loaded>, tensor: &SourceTensor) -> Loaded {
 const F16_OVERFLOW: f32 = 65_520.0;
 
 /// Encodes the values of one tensor; anything but a matrix counts as one row.
-fn encode_tensor(tensor: &SourceTensor, encoding: &Encoding, values: Vec<f32>) -> Result<Vec<u8>, ConvertError> {
+fn encode_tensor(
+    tensor: &SourceTensor,
+    encoding: &Encoding,
+    fit: Fit,
+    values: Vec<f32>,
+) -> Result<Vec<u8>, ConvertError> {
     let (rows, cols) = match *tensor.shape.as_slice() {
         [rows, cols] => (rows as usize, cols as usize),
         _ => (1, values.len()),
@@ -141,7 +147,8 @@ fn encode_tensor(tensor: &SourceTensor, encoding: &Encoding, values: Vec<f32>) -
     if *encoding == Encoding::F16 && values.iter().any(|v| v.is_finite() && v.abs() >= F16_OVERFLOW) {
         return Err(ConvertError::F16Overflow { name: tensor.name.clone() });
     }
-    encode(encoding, &values, rows, cols).map_err(|source| ConvertError::Encode { name: tensor.name.clone(), source })
+    encode_fitted(encoding, fit, &values, rows, cols)
+        .map_err(|source| ConvertError::Encode { name: tensor.name.clone(), source })
 }
 
 /// Refuses an output that exists (unless `overwrite`) or that is a file of the source.

@@ -1,7 +1,7 @@
 //! Which tensor is stored as what.
 
 use cortiq_cmf::QuantType;
-use cortiq_quant::Encoding;
+use cortiq_quant::{Encoding, Fit};
 use globset::{Glob, GlobMatcher};
 
 use crate::names::{is_embedding_or_head, is_sensitive, order_key};
@@ -17,6 +17,16 @@ pub enum Policy {
     /// What the public v0.4.0 converter writes (docs/cmf-format.md §16): everything but matrices is
     /// f16, embedding and head are stored like other matrices, checkpoint order.
     V040,
+}
+
+impl Policy {
+    /// How groups get their scales: with least error, or with the bytes of v0.4.0.
+    pub(crate) fn fit(self) -> Fit {
+        match self {
+            Self::Default => Fit::LeastSquares,
+            Self::V040 => Fit::Peak,
+        }
+    }
 }
 
 /// One exception: tensors whose name matches `pattern` are stored as `encoding`.

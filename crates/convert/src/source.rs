@@ -1,8 +1,8 @@
 //! The common form that every importer produces and that the pipeline writes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use cortiq_cmf::Header;
+use cortiq_cmf::{Header, ModelArch};
 
 use crate::ConvertError;
 
@@ -90,6 +90,18 @@ impl ImportedModel {
         if has_linear_bias(self.tensors.iter().map(|t| t.name.as_str())) {
             needed.push("linear_bias");
         }
+        if has_post_norm(&self.tensors) {
+            needed.push("post_norm");
+        }
+        if self.tensors.iter().any(|t| is_wide_norm(t, &self.header.arch)) {
+            needed.push("wide_qk_norm");
+        }
+        if has_plain_shared_expert(&self.tensors) {
+            needed.push("plain_shared_expert");
+        }
+        if self.tensors.iter().any(|t| is_rich_mtp(t, &self.header.arch)) {
+            needed.push("mtp_block");
+        }
         for name in needed {
             if !self.header.extensions.iter().any(|listed| listed == name) {
                 self.header.extensions.push(name.to_owned());
@@ -110,6 +122,36 @@ fn has_linear_bias<'a>(names: impl Iterator<Item = &'a str>) -> bool {
         }
     }
     qkv.values().any(|&count| count != 3)
+}
+
+/// True when a layer is normed after its mixer and its FFN and not before.
+fn has_post_norm(tensors: &[SourceTensor]) -> bool {
+    let with = |suffix| tensors.iter().filter_map(move |t| t.name.strip_suffix(suffix));
+    let before: BTreeSet<&str> = with("input_layernorm.weight").collect();
+    with("post_feedforward_layernorm.weight").any(|layer| !before.contains(layer))
+}
+
+/// True for a norm on queries that is longer than a head.
+fn is_wide_norm(tensor: &SourceTensor, arch: &ModelArch) -> bool {
+    let head_dim = arch.head_dim.max(arch.global_head_dim.unwrap_or(0));
+    let wide = || tensor.shape.first().is_some_and(|&len| len as usize > head_dim);
+    tensor.name.ends_with(".self_attn.q_norm.weight") && wide()
+}
+
+/// True when a shared expert has no gate.
+fn has_plain_shared_expert(tensors: &[SourceTensor]) -> bool {
+    let with = |suffix| tensors.iter().filter_map(move |t| t.name.strip_suffix(suffix));
+    let gated: BTreeSet<&str> = with("mlp.shared_expert_gate.weight").collect();
+    with("mlp.shared_expert.gate_proj.weight").any(|layer| !gated.contains(layer))
+}
+
+/// True for a tensor that makes the block of multi-token prediction more than a plain dense one: a query
+/// projection with gates, or a router.
+fn is_rich_mtp(tensor: &SourceTensor, arch: &ModelArch) -> bool {
+    let Some(stem) = tensor.name.strip_prefix("model.mtp.layers.") else { return false };
+    let queries = arch.num_attention_heads.saturating_mul(arch.head_dim);
+    let gated = || tensor.shape.first().is_some_and(|&rows| rows as usize > queries);
+    stem.ends_with(".mlp.gate.weight") || (stem.ends_with(".self_attn.q_proj.weight") && gated())
 }
 
 #[cfg(test)]
@@ -133,6 +175,41 @@ mod tests {
             (vec!["mlp.down_proj.bias"], true),
         ] {
             assert_eq!(l(&stems), expected, "{stems:?}");
+        }
+    }
+
+    fn extensions(tensors: &[(&str, &[u32])]) -> Vec<String> {
+        let arch = ModelArch { num_attention_heads: 2, head_dim: 4, ..ModelArch::default() };
+        let tensors = tensors.iter().map(|(name, shape)| SourceTensor {
+            name: (*name).to_owned(),
+            shape: shape.to_vec(),
+            native: NativeDtype::F32,
+            load: Box::new(|| Ok(Vec::new())),
+        });
+        let header = Header::new(arch, cortiq_cmf::QuantType::F32);
+        let mut model = ImportedModel { header, tensors: tensors.collect(), tokenizer_json: None, notes: Vec::new() };
+        model.declare_extensions();
+        model.header.extensions
+    }
+
+    #[test]
+    fn tensors_that_need_extensions() {
+        let gate = ("model.layers.0.mlp.shared_expert_gate.weight", [1, 8].as_slice());
+        let shared = ("model.layers.0.mlp.shared_expert.gate_proj.weight", [4, 8].as_slice());
+        let other = ("model.layers.1.mlp.shared_expert.gate_proj.weight", [4, 8].as_slice());
+        assert!(extensions(&[gate, shared]).is_empty());
+        assert_eq!(extensions(&[shared]), ["plain_shared_expert"]);
+        assert_eq!(extensions(&[gate, shared, other]), ["plain_shared_expert"]);
+        let queries = "model.mtp.layers.0.self_attn.q_proj.weight";
+        assert!(extensions(&[(queries, &[8, 8]), ("model.layers.0.self_attn.q_proj.weight", &[16, 8])]).is_empty());
+        assert_eq!(extensions(&[(queries, &[16, 8])]), ["mtp_block"]);
+        assert_eq!(extensions(&[("model.mtp.layers.0.mlp.gate.weight", &[4, 8])]), ["mtp_block"]);
+        let before = ("model.layers.0.input_layernorm.weight", [8].as_slice());
+        let after = ("model.layers.0.post_feedforward_layernorm.weight", [8].as_slice());
+        assert!(extensions(&[before, after]).is_empty());
+        assert_eq!(extensions(&[after]), ["post_norm"]);
+        for (length, expected) in [(4, &[][..]), (8, &["wide_qk_norm"][..])] {
+            assert_eq!(extensions(&[("model.layers.0.self_attn.q_norm.weight", &[length])]), expected, "{length}");
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use cortiq_model::{
-    Batch, Executor, MatrixDecl, MatrixId, ModelError, Op, PagedKv, Program, SequenceState, Slot, StateLimits, Weights,
+    Batch, DraftInput, DraftSource, Executor, HostState, MatrixDecl, MatrixId, ModelError, Op, Program, Row,
+    SequenceState, Slot, Span, StateLimits, VectorId, Weights,
 };
 use cortiq_quant::MatrixView;
 
@@ -31,6 +32,27 @@ impl Default for CpuOptions {
 pub struct CpuExecutor {
     pub(crate) model: Model,
     pub(crate) run: Run,
+    /// Rows of the last step, when the model has a prediction head.
+    trunk: HiddenRows,
+    /// Rows of the last draft.
+    drafted: HiddenRows,
+}
+
+/// Rows that a draft can continue.
+#[derive(Default)]
+struct HiddenRows {
+    /// `[rows, hidden_size]`.
+    states: Vec<f32>,
+    rows: Vec<Row>,
+}
+
+impl HiddenRows {
+    fn keep(&mut self, states: &[f32], batch: &Batch<'_>) {
+        self.states.clear();
+        self.states.extend_from_slice(states);
+        self.rows.clear();
+        self.rows.extend(batch.rows());
+    }
 }
 
 self_cell::self_cell!(
@@ -48,24 +70,36 @@ type Views<'a> = Vec<MatrixView<'a>>;
 pub(crate) struct Model {
     pub(crate) program: Program,
     matrices: Matrices,
+    /// By vector: taps of convolutions as `[kernel, channels]`, nothing for other vectors.
+    taps: Vec<Vec<f32>>,
     pub(crate) isa: Isa,
 }
 
 /// The parts that a step changes.
 pub(crate) struct Run {
-    pub(crate) state: PagedKv,
+    pub(crate) state: HostState,
     pub(crate) slots: Vec<Vec<f32>>,
     /// Cosines and sines of the step, per rope table: `[tokens, pairs]` each.
     pub(crate) angles: Vec<(Vec<f32>, Vec<f32>)>,
     /// Rows of the head's input, gathered.
     pub(crate) head_input: Vec<f32>,
     pub(crate) logits: Vec<f32>,
+    /// Latent attention: `[tokens, heads, kv_rank + rope_dim]`.
+    pub(crate) latent: Vec<f32>,
+    /// One head's interleaved pairs.
+    pub(crate) pairs: Vec<f32>,
+    pub(crate) moe: ops::MoeBuffers,
     pub(crate) pool: Pool,
 }
 
 impl Model {
     pub(crate) fn matrix(&self, id: MatrixId) -> &MatrixView<'_> {
         &self.matrices.borrow_dependent()[id.0]
+    }
+
+    /// Taps of a convolution, `[kernel, channels]`.
+    pub(crate) fn taps(&self, id: VectorId) -> &[f32] {
+        &self.taps[id.0]
     }
 
     pub(crate) fn width(&self, slot: Slot) -> usize {
@@ -90,11 +124,14 @@ impl CpuExecutor {
         let pool = Pool::new(options.threads)
             .map_err(|error| ModelError::Executor(format!("cannot start {} threads: {error}", options.threads)))?;
         let run = Run {
-            state: PagedKv::new(program.kv_layers.clone(), limits),
+            state: HostState::new(&program.states, limits),
             slots: vec![Vec::new(); program.slots.len()],
             angles: vec![(Vec::new(), Vec::new()); program.ropes.len()],
             head_input: Vec::new(),
             logits: Vec::new(),
+            latent: Vec::new(),
+            pairs: Vec::new(),
+            moe: ops::MoeBuffers::default(),
             pool,
         };
         let matrices = Matrices::try_new(weights, |weights| {
@@ -104,14 +141,29 @@ impl CpuExecutor {
             };
             program.matrices.iter().map(view).collect::<Result<Views<'_>, ModelError>>()
         })?;
-        let model = Model { program, matrices, isa: options.isa };
-        Ok(Self { model, run })
+        let taps = all_taps(&program);
+        let model = Model { program, matrices, taps, isa: options.isa };
+        Ok(Self { model, run, trunk: HiddenRows::default(), drafted: HiddenRows::default() })
     }
 
     /// Threads that it works on.
     pub fn threads(&self) -> usize {
         self.run.pool.threads()
     }
+}
+
+/// See [`Model::taps`].
+fn all_taps(program: &Program) -> Vec<Vec<f32>> {
+    let mut taps = vec![Vec::new(); program.vectors.len()];
+    for op in &program.ops {
+        let (id, kernel) = match op {
+            Op::GatedDelta(op) => (op.conv, op.conv_kernel),
+            Op::ShortConv(op) => (op.taps, op.kernel),
+            _ => continue,
+        };
+        taps[id.0] = ops::transposed_taps(&program.vectors[id.0], kernel);
+    }
+    taps
 }
 
 impl Run {
@@ -121,25 +173,33 @@ impl Run {
             slot.resize(batch.tokens.len() * decl.width, 0.0);
         }
         for (rope, (cos, sin)) in program.ropes.iter().zip(&mut self.angles) {
-            let pairs = rope.inv_freq.len();
+            let pairs = rope.pairs();
             cos.resize(batch.tokens.len() * pairs, 0.0);
             sin.resize(batch.tokens.len() * pairs, 0.0);
-            for (row, _, position) in batch.rows() {
-                let at = row * pairs..(row + 1) * pairs;
-                rope.fill(position, &mut cos[at.clone()], &mut sin[at]);
+            for row in batch.rows() {
+                let at = row.index * pairs..(row.index + 1) * pairs;
+                rope.fill(row.position, row.known_len, &mut cos[at.clone()], &mut sin[at]);
             }
         }
     }
 
-    fn ops(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), ModelError> {
-        self.prepare(&model.program, batch);
-        for op in &model.program.ops {
+    /// Runs operations after [`Run::prepare`].
+    fn ops(&mut self, model: &Model, ops: &[Op], batch: &Batch<'_>) -> Result<(), ModelError> {
+        for op in ops {
             match op {
                 Op::Embed { table, scale, out } => ops::embed(model, self, batch.tokens, *table, *scale, *out),
                 Op::Norm { input, weight, eps, out } => ops::norm(model, self, *input, *weight, *eps, *out),
                 Op::Linear { input, parts } => ops::linear(model, self, *input, parts)?,
                 Op::QkNormRopeStore(op) => ops::qk_norm_rope_store(model, self, batch, op)?,
                 Op::Attention(op) => ops::attention(model, self, batch, op)?,
+                Op::SplitGate { input, q, gate, head_dim } => ops::split_gate(self, *input, *q, *gate, *head_dim),
+                Op::MlaStore(op) => ops::mla_store(model, self, batch, op)?,
+                Op::MlaAttention(op) => ops::mla_attention(model, self, batch, op)?,
+                Op::GatedDelta(op) => ops::gated_delta(model, self, batch, op)?,
+                Op::ShortConv(op) => ops::short_conv(model, self, batch, op)?,
+                Op::Moe(op) => ops::moe(model, self, op)?,
+                Op::Concat { first, second, out } => ops::concat(model, self, *first, *second, *out),
+                Op::Scale { slot, factor } => ops::scale(self, *slot, *factor),
                 Op::GatedFfn(op) => ops::gated_ffn(model, self, op)?,
                 Op::Residual { add, into } => ops::residual(self, *add, *into),
                 Op::Head(op) => ops::head(model, self, batch.logit_rows, op)?,
@@ -165,10 +225,40 @@ impl Executor for CpuExecutor {
     fn step(&mut self, batch: &Batch<'_>) -> Result<&[f32], ModelError> {
         batch.validate(self.model.program.vocab_size, &self.run.state)?;
         batch.append_to(&mut self.run.state)?;
-        if let Err(error) = self.run.ops(&self.model, batch) {
-            batch.retract_from(&mut self.run.state)?;
+        let Self { model, run, trunk, .. } = self;
+        run.prepare(&model.program, batch);
+        if let Err(error) = run.ops(model, &model.program.ops, batch) {
+            batch.retract_from(&mut run.state)?;
             return Err(error);
         }
-        Ok(&self.run.logits)
+        if model.program.draft.is_some() {
+            trunk.keep(&run.slots[model.program.final_hidden.0], batch);
+        }
+        Ok(&run.logits)
+    }
+
+    fn draft(&mut self, input: &DraftInput<'_>) -> Result<&[f32], ModelError> {
+        let Self { model, run, trunk, drafted } = self;
+        let draft = model.program.draft.as_ref().ok_or(ModelError::NoPredictionHead)?;
+        let source = match input.source {
+            DraftSource::Step => &*trunk,
+            DraftSource::Draft => &*drafted,
+        };
+        let rows = input.place(&source.rows)?;
+        input.check_tokens(model.program.vocab_size)?;
+        let spans = Span::around(&rows);
+        let batch = Batch { tokens: input.next, spans: &spans, logit_rows: input.logit_rows };
+        run.prepare(&model.program, &batch);
+        let width = model.program.hidden_size;
+        for (target, &row) in run.slots[draft.hidden.0].chunks_exact_mut(width).zip(input.rows) {
+            target.copy_from_slice(&source.states[row * width..(row + 1) * width]);
+        }
+        run.ops(model, &draft.ops, &batch)?;
+        drafted.keep(&run.slots[draft.output.0], &batch);
+        Ok(&run.logits)
+    }
+
+    fn logits(&self) -> &[f32] {
+        &self.run.logits
     }
 }

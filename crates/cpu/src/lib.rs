@@ -3,8 +3,9 @@
 //! Owns: the thread pool, the kernels and their choice per instruction set, and one file per operation.
 //! Entry point: [`CpuExecutor`]. Must not know: files, tokenizers, model families.
 //!
-//! A result does not depend on the number of threads or on what else is in the batch: every output value is
-//! summed in one fixed order.
+//! A result does not depend on the number of threads or on what other sequences are in the batch: every output value
+//! is summed in one fixed order. How a sequence is cut into spans does not matter either, except for gated delta
+//! layers, which compute longer spans in a form of their own that is equal to rounding.
 
 #![deny(unsafe_code)]
 
@@ -14,4 +15,4 @@ mod ops;
 mod pool;
 
 pub use executor::{CpuExecutor, CpuOptions};
-pub use kernels::{Isa, read_bandwidth};
+pub use kernels::{BANDWIDTH_BYTES, Isa, read_bandwidth};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cortiq_cmf::{CmfFile, Header};
 use cortiq_cpu::{CpuExecutor, CpuOptions, Isa};
-use cortiq_model::{Batch, Executor, MappedWeights, Program, Span, StateLimits, Weights};
+use cortiq_model::{Batch, Executor, HostState, MappedWeights, Program, Span, StateLimits, Weights};
 use cortiq_reference::ReferenceExecutor;
 
 use crate::{ChatRequest, ChatTemplate, EngineError, SamplingParams, Sequence, Tokenizer};
@@ -94,8 +94,7 @@ impl Engine {
         }
         let bytes_per_token = program.bytes_per_token(&*weights)?;
         // One sequence of full length and a snapshot of it; blocks are allocated when they are needed.
-        let kv_bytes: usize = program.kv_layers.iter().map(|l| 8 * l.kv_heads * l.head_dim).sum();
-        let max_bytes = kv_bytes.saturating_mul(2 * (context + cortiq_model::PagedKv::BLOCK));
+        let max_bytes = HostState::bytes_of_sequence(&program.states, context).saturating_mul(2);
         let limits = StateLimits { max_positions: context, max_bytes };
         let executor: Box<dyn Executor> = match options.executor {
             ExecutorKind::Reference => Box::new(ReferenceExecutor::new(program, weights, limits)?),
@@ -208,12 +207,20 @@ impl Engine {
         }
     }
 
-    /// Makes `sequence` hold exactly `ids`, reusing what it has of them, and returns the logits of the last one.
-    pub(crate) fn feed(&mut self, sequence: &mut Sequence, ids: &[u32]) -> Result<&[f32], EngineError> {
-        let shared = sequence.reusable(ids);
-        self.executor.states().truncate(sequence.id, shared)?;
-        sequence.tokens.truncate(shared);
-        let mut start = shared;
+    /// How many leading tokens of `ids` need not be computed again: those that `sequence` holds, if its state can go
+    /// back there. The last one is always computed, for its logits.
+    pub(crate) fn reusable(&mut self, sequence: &Sequence, ids: &[u32]) -> Result<usize, EngineError> {
+        let same = sequence.tokens.iter().zip(ids).take_while(|(a, b)| a == b).count();
+        let shared = same.min(ids.len().saturating_sub(1));
+        Ok(if self.executor.states().can_truncate(sequence.id, shared)? { shared } else { 0 })
+    }
+
+    /// Makes `sequence` hold exactly `ids`, of which it keeps the first `kept`, and returns the logits of the last one.
+    pub(crate) fn feed(&mut self, sequence: &mut Sequence, ids: &[u32], kept: usize) -> Result<&[f32], EngineError> {
+        self.executor.states().truncate(sequence.id, kept)?;
+        sequence.tokens.truncate(kept);
+        sequence.known_len = ids.len();
+        let mut start = kept;
         while ids.len() - start > PREFILL_CHUNK {
             self.extend(sequence, &ids[start..start + PREFILL_CHUNK], LogitRows::None)?;
             start += PREFILL_CHUNK;
@@ -223,7 +230,8 @@ impl Engine {
 
     /// Appends `ids` to `sequence` in one step; returns the logits asked for, `[rows, vocab_size]`.
     pub fn extend(&mut self, sequence: &mut Sequence, ids: &[u32], rows: LogitRows) -> Result<&[f32], EngineError> {
-        let span = Span { sequence: sequence.id, start: sequence.tokens.len(), len: ids.len() };
+        let start = sequence.tokens.len();
+        let span = Span { sequence: sequence.id, start, len: ids.len(), known_len: sequence.known_len };
         let all: Vec<usize>;
         let last = [ids.len().saturating_sub(1)];
         let logit_rows: &[usize] = match rows {
@@ -238,9 +246,15 @@ impl Engine {
             // A mapped file that was cut short would otherwise end the process with SIGBUS in the middle of a step.
             file.check_length()?;
         }
-        let logits = self.executor.step(&Batch { tokens: ids, spans: &[span], logit_rows })?;
+        let batch = Batch { tokens: ids, spans: &[span], logit_rows };
+        // Nothing of a failed step is kept; state that cannot go back is empty then.
+        if let Err(error) = self.executor.step(&batch).map(|_| ()) {
+            let len = self.executor.states().len(sequence.id)?;
+            sequence.tokens.truncate(len);
+            return Err(error.into());
+        }
         sequence.tokens.extend_from_slice(ids);
-        Ok(logits)
+        Ok(self.executor.logits())
     }
 
     /// Logits after `ids`: of the last position, or of every one. Rows of `vocab_size` each.
@@ -251,13 +265,16 @@ impl Engine {
         }
         let vocab_size = self.vocab_size();
         let mut sequence = self.sequence()?;
-        let rows = if all { LogitRows::All } else { LogitRows::Last };
+        sequence.known_len = ids.len();
         let mut result = Vec::new();
-        let outcome = ids.chunks(PREFILL_CHUNK).try_for_each(|chunk| {
+        let outcome = ids.chunks(PREFILL_CHUNK).enumerate().try_for_each(|(i, chunk)| {
+            let last = (i + 1) * PREFILL_CHUNK >= ids.len();
+            let rows = match (all, last) {
+                (true, _) => LogitRows::All,
+                (false, true) => LogitRows::Last,
+                (false, false) => LogitRows::None,
+            };
             let logits = self.extend(&mut sequence, chunk, rows)?;
-            if !all {
-                result.clear();
-            }
             result.extend(logits.chunks_exact(vocab_size).map(<[f32]>::to_vec));
             Ok(())
         });

@@ -134,8 +134,8 @@ impl Engine {
         let mut out = TextOut { detokenizer, stop, text: String::new() };
 
         let start = Instant::now();
-        let reused = sequence.reusable(prompt);
-        let mut logits = self.feed(sequence, prompt)?.to_vec();
+        let reused = self.reusable(sequence, prompt)?;
+        let mut logits = self.feed(sequence, prompt, reused)?.to_vec();
         let prompt_time = start.elapsed();
 
         let mut tokens = Vec::new();

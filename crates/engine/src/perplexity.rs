@@ -84,6 +84,7 @@ impl Engine {
     fn score(&mut self, window: &[u32], first: usize) -> Result<f64, EngineError> {
         let vocab_size = self.vocab_size();
         let mut sequence = self.sequence()?;
+        sequence.known_len = window.len();
         let mut total = 0.0;
         let inputs = &window[..window.len() - 1];
         let outcome = inputs.chunks(ROWS).enumerate().try_for_each(|(i, chunk)| {

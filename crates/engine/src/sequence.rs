@@ -7,17 +7,13 @@ use cortiq_model::SequenceId;
 pub struct Sequence {
     pub(crate) id: SequenceId,
     pub(crate) tokens: Vec<u32>,
+    /// Length that it is known to reach, see [`cortiq_model::Span`].
+    pub(crate) known_len: usize,
 }
 
 impl Sequence {
     pub(crate) fn new(id: SequenceId) -> Self {
-        Self { id, tokens: Vec::new() }
-    }
-
-    /// How many leading tokens of `ids` need not be computed again. The last one always is, for its logits.
-    pub(crate) fn reusable(&self, ids: &[u32]) -> usize {
-        let shared = self.tokens.iter().zip(ids).take_while(|(a, b)| a == b).count();
-        shared.min(ids.len().saturating_sub(1))
+        Self { id, tokens: Vec::new(), known_len: 0 }
     }
 
     /// The tokens computed so far.

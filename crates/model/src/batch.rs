@@ -11,6 +11,39 @@ pub struct Span {
     pub start: usize,
     /// Number of tokens, at least 1.
     pub len: usize,
+    /// Length that the sequence is already known to reach, 0 when it is not: a prompt fed in chunks has the length
+    /// of the whole prompt here. Longrope chooses its factors by it, so that chunks do not change the result.
+    pub known_len: usize,
+}
+
+impl Span {
+    /// Spans that cover `rows` in order: a new one wherever the sequence changes or a position is left out.
+    pub fn around(rows: &[Row]) -> Vec<Self> {
+        let mut spans: Vec<Self> = Vec::new();
+        for row in rows {
+            match spans.last_mut() {
+                Some(span) if span.sequence == row.sequence && span.start + span.len == row.position => span.len += 1,
+                _ => {
+                    let Row { sequence, position, known_len, .. } = *row;
+                    spans.push(Self { sequence, start: position, len: 1, known_len });
+                }
+            }
+        }
+        spans
+    }
+}
+
+/// One token of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Index in the batch.
+    pub index: usize,
+    /// Its sequence.
+    pub sequence: SequenceId,
+    /// Its position there.
+    pub position: usize,
+    /// Length of the sequence as far as it is known: at least `position + 1`.
+    pub known_len: usize,
 }
 
 /// Input of one step: `tokens` is the concatenation of the spans. Decoding one token is the batch of one.
@@ -73,17 +106,31 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Undoes [`Batch::append_to`] after a step that failed.
+    /// Undoes [`Batch::append_to`] after a step that failed half-way. A sequence that cannot go back is emptied.
     pub fn retract_from(&self, states: &mut dyn SequenceState) -> Result<(), ModelError> {
-        self.spans.iter().try_for_each(|span| states.truncate(span.sequence, span.start))
+        self.spans.iter().try_for_each(|span| {
+            let len = if states.can_truncate(span.sequence, span.start)? { span.start } else { 0 };
+            states.truncate(span.sequence, len)
+        })
     }
 
-    /// `(row, sequence, position)` of every token, in order.
-    pub fn rows(&self) -> impl Iterator<Item = (usize, SequenceId, usize)> + '_ {
-        self.spans
-            .iter()
-            .flat_map(|span| (0..span.len).map(move |i| (span.sequence, span.start + i)))
-            .enumerate()
-            .map(|(row, (sequence, position))| (row, sequence, position))
+    /// Every token, in order.
+    pub fn rows(&self) -> impl Iterator<Item = Row> + '_ {
+        let each = self.spans.iter().flat_map(|span| (span.start..span.start + span.len).map(move |p| (span, p)));
+        each.enumerate().map(|(index, (span, position))| Row {
+            index,
+            sequence: span.sequence,
+            position,
+            known_len: span.known_len.max(position + 1),
+        })
+    }
+
+    /// Index of the first token of every span.
+    pub fn first_rows(&self) -> impl Iterator<Item = (usize, &Span)> + '_ {
+        self.spans.iter().scan(0, |next, span| {
+            let first = *next;
+            *next += span.len;
+            Some((first, span))
+        })
     }
 }

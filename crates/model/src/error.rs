@@ -68,15 +68,26 @@ pub enum ModelError {
         limit: usize,
     },
     /// The memory set aside for sequence state is used up.
-    #[error("no room for {wanted} more state blocks: {used} of {limit} are in use")]
+    #[error("no room for {wanted} more bytes of sequence state: {used} of {limit} are in use")]
     StateFull {
-        /// Blocks wanted.
+        /// Bytes wanted.
         wanted: usize,
-        /// Blocks in use.
+        /// Bytes in use.
         used: usize,
-        /// Blocks allowed.
+        /// Bytes allowed.
         limit: usize,
     },
+    /// A sequence cannot go back: a recurrent layer has moved on, or a window has passed.
+    #[error("a sequence of {from} positions cannot go back to {to}")]
+    CannotRewind {
+        /// Present length.
+        from: usize,
+        /// Length asked for.
+        to: usize,
+    },
+    /// A draft was asked of a model without a prediction head.
+    #[error("this model has no prediction head")]
+    NoPredictionHead,
     /// A sequence or snapshot handle is not alive.
     #[error("unknown {kind} handle {id}")]
     UnknownHandle {

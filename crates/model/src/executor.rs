@@ -1,6 +1,56 @@
 //! The contract that every executor fulfils.
 
-use crate::{Batch, ModelError, Program, SequenceState};
+use crate::{Batch, ModelError, Program, Row, SequenceState};
+
+/// Whose hidden states a draft continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftSource {
+    /// Rows of the last [`Executor::step`].
+    Step,
+    /// Rows of the last [`Executor::draft`], one position further on.
+    Draft,
+}
+
+/// Input of the prediction head: for some rows of the source, the token that follows each.
+#[derive(Clone, Copy, Debug)]
+pub struct DraftInput<'a> {
+    /// Whose hidden states.
+    pub source: DraftSource,
+    /// Rows of the source, strictly ascending.
+    pub rows: &'a [usize],
+    /// The token after each of them.
+    pub next: &'a [u32],
+    /// Which of `rows` (as indexes into it) need logits, strictly ascending.
+    pub logit_rows: &'a [usize],
+}
+
+impl DraftInput<'_> {
+    /// Sequence and position of each row to draft: that of the source's row, one further on for a draft of a draft.
+    pub fn place(&self, source: &[Row]) -> Result<Vec<Row>, ModelError> {
+        let step = match self.source {
+            DraftSource::Step => 0,
+            DraftSource::Draft => 1,
+        };
+        let ascending = self.rows.windows(2).all(|w| w[0] < w[1]) && self.logit_rows.windows(2).all(|w| w[0] < w[1]);
+        let inside = self.logit_rows.last().is_none_or(|&row| row < self.rows.len());
+        if self.rows.is_empty() || self.rows.len() != self.next.len() || !ascending || !inside {
+            return Err(ModelError::Batch("the rows of a draft contradict each other".to_owned()));
+        }
+        let place = |(index, row): (usize, &usize)| {
+            let found = source.get(*row).ok_or_else(|| ModelError::Batch(format!("no row {row} to draft from")))?;
+            Ok(Row { index, position: found.position + step, known_len: found.known_len + step, ..*found })
+        };
+        self.rows.iter().enumerate().map(place).collect()
+    }
+
+    /// Checks that every next token is in the vocabulary.
+    pub fn check_tokens(&self, vocab_size: usize) -> Result<(), ModelError> {
+        match self.next.iter().find(|&&id| id as usize >= vocab_size) {
+            Some(&id) => Err(ModelError::TokenOutOfRange { id, vocab_size }),
+            None => Ok(()),
+        }
+    }
+}
 
 /// Runs a [`Program`] over ragged batches, on one kind of hardware.
 pub trait Executor: Send {
@@ -16,6 +66,15 @@ pub trait Executor: Send {
     /// Computes one step and appends its tokens to their sequences.
     ///
     /// Returns the logits of `batch.logit_rows`, row-major `[logit_rows.len(), vocab_size]`; the slice lives
-    /// until the next step. When it fails, every sequence keeps the length it had before.
+    /// until the next step. When it fails, every sequence has the length it had before, or is empty if its state
+    /// cannot go back (recurrent layers).
     fn step(&mut self, batch: &Batch<'_>) -> Result<&[f32], ModelError>;
+
+    /// Runs the prediction head ([`Program::draft`]) on hidden states of the last step or draft and returns logits of
+    /// the token after `next`, `[logit_rows.len(), vocab_size]`. The head's own attention state is written at the
+    /// position of each row; a draft of a draft writes past the end of its sequence, which a later step overwrites.
+    fn draft(&mut self, input: &DraftInput<'_>) -> Result<&[f32], ModelError>;
+
+    /// The logits that the last successful step returned.
+    fn logits(&self) -> &[f32];
 }

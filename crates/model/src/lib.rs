@@ -17,15 +17,19 @@ mod spec;
 mod state;
 mod weights;
 
-pub use batch::{Batch, Span};
+pub use batch::{Batch, Row, Span};
 pub use error::ModelError;
-pub use executor::Executor;
+pub use executor::{DraftInput, DraftSource, Executor};
 pub use program::{
-    Activation, AttentionOp, GatedFfnOp, HeadOp, LinearPart, MatrixDecl, MatrixId, Op, Program, QkNormRopeStoreOp,
-    RopeId, Slot, SlotDecl, StateId, VectorId,
+    Activation, AttentionOp, Draft, Expert, GatedDeltaOp, GatedFfnOp, HeadOp, LinearPart, MatrixDecl, MatrixId,
+    MlaAttentionOp, MlaStoreOp, MoeOp, Op, Program, QkNorm, QkNormRopeStoreOp, RopeId, SharedExpert, ShortConvOp, Slot,
+    SlotDecl, StateId, VectorId,
 };
-pub use rope::RopeTable;
+pub use rope::{LongTable, Pairing, RopeTable};
 pub use shapes::{NAMED_SHAPES, NamedShape, named_shape, tensors_of};
-pub use spec::{AttentionSpec, FfnSpec, LayerSpec, MixerSpec, ModelSpec, NormSpec, RopeSpec};
-pub use state::{KvBlock, KvLayer, PagedKv, SequenceId, SequenceState, SnapshotId, StateLimits};
+pub use spec::{
+    AttentionSpec, ExpertGroups, FfnSpec, GatedDeltaSpec, LayerSpec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, MtpSpec,
+    NormSpan, NormSpec, QkNormSpec, RopeSpec, RouterScoring, SharedExpertSpec, ShortConvSpec,
+};
+pub use state::{HostState, KvBlock, KvLayer, SequenceId, SequenceState, SnapshotId, StateDecl, StateLimits};
 pub use weights::{MappedWeights, OwnedTensor, OwnedWeights, TensorId, Weights};

@@ -1,8 +1,9 @@
 //! Which models are lowered, and that every other one is refused by name.
 
-use cortiq_cmf::{Dtype, Header, LayerType, Moe, NormStyle, RopeScaling};
+use cortiq_cmf::{Dtype, Header, LayerType, LinearCore, Mla, NormStyle, RopeScaling};
 use cortiq_model::{
-    Activation, ModelError, ModelSpec, NAMED_SHAPES, NamedShape, Op, OwnedTensor, OwnedWeights, Program, tensors_of,
+    Activation, MixerSpec, ModelError, ModelSpec, NAMED_SHAPES, NamedShape, NormSpan, Op, OwnedTensor, OwnedWeights,
+    Program, tensors_of,
 };
 
 const SHAPE: NamedShape = NamedShape {
@@ -54,11 +55,12 @@ fn a_dense_model_becomes_eight_operations_per_layer() {
             Op::GatedFfn(_) => "ffn",
             Op::Residual { .. } => "residual",
             Op::Head(_) => "head",
+            _ => "other",
         })
         .collect();
     let layer = ["norm", "linear", "store", "attention", "linear", "residual", "norm", "ffn", "residual"];
     assert_eq!(names, [&["embed"][..], &layer, &layer, &["norm", "head"]].concat());
-    assert_eq!(program.kv_layers.len(), 2);
+    assert_eq!(program.states.len(), 2);
     assert_eq!(program.ropes.len(), 1, "equal layers share a table");
 }
 
@@ -95,13 +97,17 @@ fn windows_follow_sliding_layers() {
         spec.layers
             .iter()
             .map(|layer| match &layer.mixer {
-                cortiq_model::MixerSpec::Attention(attention) => attention.window,
+                MixerSpec::Attention(attention) => attention.window,
+                other => panic!("{other:?}"),
             })
             .collect()
     };
     assert_eq!(windows(&header), [Some(7), Some(7)]);
     header.arch.sliding_layers = Some(vec![false, true]);
     assert_eq!(windows(&header), [None, Some(7)]);
+    header.arch.sliding_layers = None;
+    header.arch.sliding_window_pattern = Some(2);
+    assert_eq!(windows(&header), [Some(7), None], "every second layer is global");
 }
 
 #[test]
@@ -116,38 +122,84 @@ fn gemma_norms_and_activation_are_lowered() {
 }
 
 #[test]
-fn everything_else_is_refused_by_name() {
+fn norm_layouts_follow_the_tensors() {
+    let names = |weights: &OwnedWeights| -> Vec<String> {
+        let layer = ModelSpec::new(&SHAPE.header(), weights).unwrap().layers.swap_remove(0);
+        let norms = [layer.mixer_norm, layer.mixer_post_norm, layer.ffn_norm, layer.ffn_post_norm];
+        let name = |norm: cortiq_model::NormSpec| norm.weight.split('.').nth(3).unwrap().to_owned();
+        norms.into_iter().map(|norm| norm.map_or_else(|| "-".to_owned(), name)).collect()
+    };
+    assert_eq!(names(&model().1), ["input_layernorm", "-", "post_attention_layernorm", "-"]);
+
+    let (_, mut sandwich) = model();
+    for layer in 0..2 {
+        for norm in ["pre_feedforward_layernorm", "post_feedforward_layernorm"] {
+            sandwich.insert(format!("model.layers.{layer}.{norm}.weight"), f32_tensor(&[8], 1.0));
+        }
+    }
+    let all =
+        ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"];
+    assert_eq!(names(&sandwich), all);
+
+    let mut post = OwnedWeights::new();
+    for (name, shape) in tensors_of(&SHAPE) {
+        post.insert(name.replace("input_layernorm", "post_feedforward_layernorm"), f32_tensor(&shape, 0.5));
+    }
+    assert_eq!(names(&post), ["-", "post_attention_layernorm", "-", "post_feedforward_layernorm"]);
+}
+
+#[test]
+fn gates_and_wide_norms_follow_the_shapes() {
+    let attention = |change: &dyn Fn(&mut OwnedWeights)| {
+        let (header, mut weights) = model();
+        change(&mut weights);
+        match ModelSpec::new(&header, &weights).unwrap().layers.swap_remove(1).mixer {
+            MixerSpec::Attention(attention) => attention,
+            other => panic!("{other:?}"),
+        }
+    };
+    let plain = attention(&|_| {});
+    assert!(!plain.output_gate && plain.qk_norm.unwrap().span == NormSpan::Head);
+    let gated = attention(&|w| w.insert("model.layers.1.self_attn.q_proj.weight", f32_tensor(&[16, 8], 0.0)));
+    assert!(gated.output_gate);
+    let wide = attention(&|w| w.insert("model.layers.1.self_attn.q_norm.weight", f32_tensor(&[8], 0.0)));
+    assert_eq!(wide.qk_norm.unwrap().span, NormSpan::AllHeads);
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name() {
     type Change = fn(&mut Header, &mut OwnedWeights);
-    let cases: [(&str, Change); 19] = [
-        ("LinearAttention", |h, _| h.arch.layer_types[1] = LayerType::LinearAttention),
-        ("ShortConv", |h, _| h.arch.layer_types[0] = LayerType::ShortConv),
-        ("global_head_dim", |h, _| h.arch.global_head_dim = Some(8)),
-        ("attn_v_norm", |h, _| h.arch.attn_v_norm = true),
-        ("rope_local_base_freq", |h, _| h.arch.rope_local_base_freq = Some(1e4)),
-        ("sliding_window_pattern", |h, _| h.arch.sliding_window_pattern = Some(6)),
-        ("`moe`", |h, _| {
-            h.arch.moe = Some(Moe {
-                num_experts: 4,
-                top_k: 2,
-                moe_intermediate_size: 8,
-                norm_topk_prob: true,
-                shared_expert_intermediate_size: None,
-                router_sigmoid: false,
-                routed_scaling_factor: None,
-                n_group: None,
-                topk_group: None,
-                norm_topk_eps: None,
+    let cases: [(&str, Change); 14] = [
+        ("in_proj_qkv.weight` is missing", |h, _| {
+            h.arch.layer_types[1] = LayerType::LinearAttention;
+            h.arch.linear_num_key_heads = Some(1);
+            h.arch.linear_num_value_heads = Some(2);
+            h.arch.linear_key_head_dim = Some(4);
+            h.arch.linear_value_head_dim = Some(4);
+            h.arch.linear_conv_kernel_dim = Some(4);
+        }),
+        ("`linear_num_key_heads` is invalid", |h, _| h.arch.layer_types[1] = LayerType::LinearAttention),
+        ("core `vmf_phase`", |h, _| {
+            h.arch.layer_types[1] = LayerType::LinearAttention;
+            let kind = "vmf_phase".to_owned();
+            h.arch.linear_core = Some(LinearCore { kind, num_heads: 2, nphase: Some(2), value_head_dim: 4 });
+        }),
+        ("short_conv.conv.weight` is missing", |h, _| h.arch.layer_types[0] = LayerType::ShortConv),
+        ("router", |_, w| w.insert("model.layers.1.mlp.gate.weight", f32_tensor(&[4, 8], 0.0))),
+        ("kv_a_proj_with_mqa.weight` is missing", |h, _| {
+            h.arch.mla = Some(Mla {
+                q_lora_rank: None,
+                kv_lora_rank: 4,
+                qk_nope_head_dim: 2,
+                qk_rope_head_dim: 2,
+                v_head_dim: 2,
             });
         }),
-        ("router", |_, w| w.insert("model.layers.1.mlp.gate.weight", f32_tensor(&[4, 8], 0.0))),
-        ("sandwich", |_, w| w.insert("model.layers.0.pre_feedforward_layernorm.weight", f32_tensor(&[8], 0.0))),
-        ("residual scale", |_, w| w.insert("model.layers.0.layer_scalar", f32_tensor(&[1], 0.0))),
-        ("gated attention", |_, w| w.insert("model.layers.0.self_attn.q_proj.weight", f32_tensor(&[16, 8], 0.0))),
         ("activation `relu`", |h, _| h.arch.hidden_act = "relu".to_owned()),
-        ("longrope", |h, _| {
+        ("1 factors for 2 frequencies", |h, _| {
             h.arch.rope_scaling = Some(RopeScaling::LongRope {
-                short_factor: vec![1.0; 2],
-                long_factor: vec![1.0; 2],
+                short_factor: vec![1.0],
+                long_factor: vec![1.0],
                 original_max_position_embeddings: 8,
                 attention_factor: None,
             });

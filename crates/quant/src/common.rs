@@ -9,7 +9,7 @@ use crate::float::{f16_to_f32, f32_to_f16};
 pub const GROUP: usize = 32;
 
 /// Smallest stored weight scale, 2^-14, f16 bits 0x0400 (docs/cmf-format.md §6).
-const MIN_SCALE: f32 = 1.0 / 16384.0;
+pub(crate) const MIN_SCALE: f32 = 1.0 / 16384.0;
 
 /// 1.5 * 2^23: adding it to |x| <= 2^22 rounds x to an integer, half to even, in the low mantissa bits.
 const ROUND_MAGIC: f32 = 12_582_912.0;

@@ -4,6 +4,7 @@ use cortiq_cmf::Dtype;
 
 use crate::common::{GROUP, check_range, element_count};
 use crate::error::QuantError;
+use crate::fit::Fit;
 use crate::q1t_encode::Q1tOptions;
 use crate::{float, q1, q1s, q1t_encode, q4_block, q4_tiled, q8_2f, q8_row, vbit};
 
@@ -165,6 +166,21 @@ fn milli_bits(mean_bits: f64) -> u32 {
 /// [`QuantError::NotFinite`] and [`QuantError::OutOfRange`] with the first offending index;
 /// [`QuantError::Option`] for unusable options.
 pub fn encode(enc: &Encoding, values: &[f32], rows: usize, cols: usize) -> Result<Vec<u8>, QuantError> {
+    encode_fitted(enc, Fit::Peak, values, rows, cols)
+}
+
+/// As [`encode`], with a choice of how groups of q4_block, q4_tiled and vbit get their scales; other encodings have
+/// only one way.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_fitted(
+    enc: &Encoding,
+    fit: Fit,
+    values: &[f32],
+    rows: usize,
+    cols: usize,
+) -> Result<Vec<u8>, QuantError> {
     let n = enc.check_shape(rows, cols)?;
     if values.len() != n {
         return Err(QuantError::InputLength { got: values.len(), rows, cols });
@@ -178,10 +194,10 @@ pub fn encode(enc: &Encoding, values: &[f32], rows: usize, cols: usize) -> Resul
         Encoding::Bf16 => float::encode_bf16(values),
         Encoding::Q8Row => q8_row::encode(values, rows, cols),
         Encoding::Q8_2f => q8_2f::encode(values, rows, cols),
-        Encoding::Q4Block => q4_block::encode(values, rows, cols),
-        Encoding::Q4Tiled => q4_tiled::encode(values, rows, cols),
-        Encoding::Vbit { mean_milli_bits } => vbit::encode(values, rows, cols, *mean_milli_bits, true),
-        Encoding::VbitPlain { mean_milli_bits } => vbit::encode(values, rows, cols, *mean_milli_bits, false),
+        Encoding::Q4Block => q4_block::encode(values, fit),
+        Encoding::Q4Tiled => q4_tiled::encode(values, fit),
+        Encoding::Vbit { mean_milli_bits } => vbit::encode(values, rows, cols, *mean_milli_bits, true, fit),
+        Encoding::VbitPlain { mean_milli_bits } => vbit::encode(values, rows, cols, *mean_milli_bits, false, fit),
         Encoding::Q1 => q1::encode(values, rows, cols, false),
         Encoding::Q1Carry => q1::encode(values, rows, cols, true),
         Encoding::Q1s { keep } => q1s::encode(values, rows, cols, *keep),

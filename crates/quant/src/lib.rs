@@ -9,6 +9,7 @@
 mod common;
 mod encoding;
 mod error;
+mod fit;
 mod float;
 mod nibbles;
 mod q1;
@@ -25,8 +26,9 @@ mod vbit;
 mod view;
 
 pub use common::GROUP;
-pub use encoding::{Encoding, encode};
+pub use encoding::{Encoding, encode, encode_fitted};
 pub use error::QuantError;
+pub use fit::Fit;
 pub use float::{Bf16, F16, F32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub use q1::Q1;
 pub use q1s::Q1s;

@@ -1,13 +1,14 @@
 //! The 4-bit group that q4_block and q4_tiled share: byte k holds element 2k low and 2k+1 high, offset by 8
 //! (docs/cmf-format.md §7.4).
 
-use crate::common::{GROUP, abs_max, round_clamp, scale};
+use crate::common::{GROUP, round_clamp};
+use crate::fit::Fit;
 
 /// Bytes of the codes of one group.
 pub(crate) const CODE_BYTES: usize = GROUP / 2;
 
 /// Encodes up to 32 values, missing ones as zero. Returns the f16 bits of the scale.
-pub(crate) fn encode_group(values: &[f32], codes: &mut [u8; CODE_BYTES]) -> u16 {
+pub(crate) fn encode_group(values: &[f32], fit: Fit, codes: &mut [u8; CODE_BYTES]) -> u16 {
     let mut padded = [0.0; GROUP];
     let group = match <&[f32; GROUP]>::try_from(values) {
         Ok(group) => group,
@@ -18,7 +19,7 @@ pub(crate) fn encode_group(values: &[f32], codes: &mut [u8; CODE_BYTES]) -> u16 
             &padded
         }
     };
-    let (bits, s) = scale(abs_max(group) / 7.0);
+    let (bits, s) = fit.group_scale(group, -8.0, 7.0, 7.0);
     let mut nibbles = [0u8; GROUP];
     for (nibble, v) in nibbles.iter_mut().zip(group) {
         *nibble = (round_clamp(v / s, -8.0, 7.0) + 8) as u8;

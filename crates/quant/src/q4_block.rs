@@ -4,6 +4,7 @@ use rayon::prelude::*;
 
 use crate::common::{GROUP, check_length, decode_run, element_count, f16_at, run_start, shape_methods};
 use crate::error::QuantError;
+use crate::fit::Fit;
 use crate::nibbles::{CODE_BYTES, decode_group, encode_group};
 
 const NAME: &str = "q4_block";
@@ -65,7 +66,7 @@ impl<'a> Q4Block<'a> {
 }
 
 /// Encodes; the caller has checked shape and range.
-pub(crate) fn encode(values: &[f32], _rows: usize, _cols: usize) -> Result<Vec<u8>, QuantError> {
+pub(crate) fn encode(values: &[f32], fit: Fit) -> Result<Vec<u8>, QuantError> {
     let groups = values.len().div_ceil(GROUP);
     let mut out = vec![0; groups * (CODE_BYTES + 2)];
     let (codes, scales) = out.split_at_mut(groups * CODE_BYTES);
@@ -77,7 +78,7 @@ pub(crate) fn encode(values: &[f32], _rows: usize, _cols: usize) -> Result<Vec<u
         .zip(values.par_chunks(TASK_GROUPS * GROUP))
         .for_each(|((codes, scales), values)| {
             for ((codes, stored), values) in codes.iter_mut().zip(scales).zip(values.chunks(GROUP)) {
-                *stored = encode_group(values, codes).to_le_bytes();
+                *stored = encode_group(values, fit, codes).to_le_bytes();
             }
         });
     Ok(out)

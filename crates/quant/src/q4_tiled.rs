@@ -4,6 +4,7 @@ use rayon::prelude::*;
 
 use crate::common::{GROUP, check_length, decode_run, element_count, f16_at, run_start, shape_methods};
 use crate::error::QuantError;
+use crate::fit::Fit;
 use crate::nibbles::{decode_group, encode_group};
 use crate::q4_block::TASK_GROUPS;
 
@@ -58,13 +59,13 @@ impl<'a> Q4Tiled<'a> {
 }
 
 /// Encodes; the caller has checked shape and range.
-pub(crate) fn encode(values: &[f32], _rows: usize, _cols: usize) -> Result<Vec<u8>, QuantError> {
+pub(crate) fn encode(values: &[f32], fit: Fit) -> Result<Vec<u8>, QuantError> {
     let mut out = vec![0; values.len().div_ceil(GROUP) * TILE];
     out.as_chunks_mut::<TILE>().0.par_chunks_mut(TASK_GROUPS).zip(values.par_chunks(TASK_GROUPS * GROUP)).for_each(
         |(tiles, values)| {
             for (tile, values) in tiles.iter_mut().zip(values.chunks(GROUP)) {
                 let [s0, s1, codes @ ..] = tile;
-                [*s0, *s1] = encode_group(values, codes).to_le_bytes();
+                [*s0, *s1] = encode_group(values, fit, codes).to_le_bytes();
             }
         },
     );

@@ -6,10 +6,11 @@
 use rayon::prelude::*;
 
 use crate::common::{
-    GROUP, abs_max, check_length, cut, decode_run, element_count, f16_at, length_error, round_clamp, run_start, scale,
+    GROUP, abs_max, check_length, cut, decode_run, element_count, f16_at, length_error, round_clamp, run_start,
     shape_methods,
 };
 use crate::error::QuantError;
+use crate::fit::Fit;
 
 /// Widths that a row may have.
 pub(crate) const WIDTHS: [u8; 5] = [3, 4, 5, 6, 8];
@@ -225,6 +226,7 @@ pub(crate) fn encode(
     cols: usize,
     mean_milli_bits: u32,
     with_offsets: bool,
+    fit: Fit,
 ) -> Result<Vec<u8>, QuantError> {
     let dtype = if with_offsets { "vbit_ro" } else { "vbit" };
     if !(3000..=8000).contains(&mean_milli_bits) {
@@ -244,7 +246,7 @@ pub(crate) fn encode(
         .zip(scales.as_chunks_mut::<2>().0.par_chunks_mut(cols / GROUP))
         .zip(values.par_chunks(cols))
         .zip(&widths)
-        .for_each(|(((packed, scales), values), width)| encode_row(values, *width, scales, packed));
+        .for_each(|(((packed, scales), values), width)| encode_row(values, *width, fit, scales, packed));
     Ok(out)
 }
 
@@ -278,13 +280,13 @@ pub(crate) fn allocate(
     Ok((out, table_end))
 }
 
-fn encode_row(values: &[f32], width: u8, scales: &mut [[u8; 2]], packed: &mut [u8]) {
+fn encode_row(values: &[f32], width: u8, fit: Fit, scales: &mut [[u8; 2]], packed: &mut [u8]) {
     let middle = (1i32 << (width - 1)) - 1;
     let (lo, hi) = (-middle as f32, (middle + 1) as f32);
     let width = usize::from(width);
     let groups = values.as_chunks::<GROUP>().0;
     for ((group, stored), packed) in groups.iter().zip(scales).zip(packed.chunks_exact_mut(width * GROUP / OCTET)) {
-        let (bits, s) = scale(abs_max(group) / hi_scale(middle));
+        let (bits, s) = fit.group_scale(group, lo, hi, hi_scale(middle));
         *stored = bits.to_le_bytes();
         for (octet, packed) in group.as_chunks::<OCTET>().0.iter().zip(packed.chunks_exact_mut(width)) {
             let word = octet.iter().fold(0u64, |word, v| word << width | (round_clamp(v / s, lo, hi) + middle) as u64);
@@ -312,7 +314,7 @@ mod tests {
     #[test]
     fn broken_tables_are_named() {
         let values: Vec<f32> = (0..96).map(|i| (i as f32 - 40.0) * 0.01).collect();
-        let good = encode(&values, 3, 32, 4250, true).unwrap();
+        let good = encode(&values, 3, 32, 4250, true, Fit::Peak).unwrap();
         assert!(Vbit::new_with_offsets(&good, 3, 32).is_ok());
         let table = 3 + 3 * 2;
         for (at, value) in [(0, 9u8), (1, 7), (2, 0), (table, 1), (table + 4, 0), (table + 11, 1)] {

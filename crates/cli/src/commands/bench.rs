@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{anyhow, bail};
 use clap::ArgGroup;
 use cortiq_cmf::CmfFile;
-use cortiq_cpu::{CpuOptions, read_bandwidth};
+use cortiq_cpu::{BANDWIDTH_BYTES, CpuOptions, read_bandwidth};
 use cortiq_engine::{Engine, EngineOptions, LogitRows, PREFILL_CHUNK, Sequence};
 use cortiq_model::{NAMED_SHAPES, NamedShape, Weights, named_shape};
 use rand_chacha::ChaCha8Rng;
@@ -24,8 +24,6 @@ use crate::values::QuantName;
 const WARM_UP: usize = 8;
 /// Passes over memory when its bandwidth is measured; the best counts.
 const BANDWIDTH_PASSES: usize = 5;
-/// Bytes that measuring the bandwidth takes per thread.
-const BANDWIDTH_BUFFER: u64 = 256 << 20;
 
 /// Flags of `bench`.
 #[derive(clap::Args, Debug)]
@@ -109,7 +107,7 @@ pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
     };
     let file = args.model.as_ref().map(|path| open_file(path, false).map(|file| (path, file))).transpose()?;
     // Before the weights are there, so that memory has to hold one of the two only.
-    check_memory(threads as u64 * BANDWIDTH_BUFFER, "measuring the read bandwidth")?;
+    check_memory(BANDWIDTH_BYTES as u64, "measuring the read bandwidth")?;
     let bandwidth = read_bandwidth(threads, BANDWIDTH_PASSES);
     let mut subject = match (file, shape, &args.quant) {
         (Some((path, file)), _, _) => from_file(path, file, args, config)?,

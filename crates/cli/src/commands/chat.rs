@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::{Context, bail};
 use cortiq_engine::{Engine, EngineError, FinishReason, GenerateOptions, Generation, Sequence};
@@ -28,7 +28,7 @@ struct Chat<'a> {
     system: Option<&'a str>,
     messages: Vec<Value>,
     raw: bool,
-    interrupt: Arc<AtomicBool>,
+    state: Arc<AtomicU8>,
 }
 
 /// Chats until the user leaves.
@@ -46,7 +46,7 @@ pub fn run(
         bail!(in_file(model, explained(EngineError::NoChatTemplate)));
     }
     let sequence = engine.sequence()?;
-    let mut chat = Chat { engine, options, sequence, system, messages: Vec::new(), raw, interrupt: interrupts()? };
+    let mut chat = Chat { engine, options, sequence, system, messages: Vec::new(), raw, state: interrupts()? };
     chat.clear();
     let mut editor = DefaultEditor::new().context("cannot use this terminal")?;
     note(HELP);
@@ -72,17 +72,24 @@ pub fn run(
     }
 }
 
-/// A flag that Ctrl-C sets while a reply is computed. A second Ctrl-C before the first had an effect ends the program.
-fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let seen = Arc::clone(&flag);
+/// No reply is being computed: a signal ends the program. (At the prompt, Ctrl-C is a key and no signal.)
+const IDLE: u8 = 0;
+/// A reply is being computed.
+const REPLYING: u8 = 1;
+/// A signal asked to stop the reply; another one before that had an effect ends the program.
+const STOPPING: u8 = 2;
+
+/// Lets signals change a state, which is returned.
+fn interrupts() -> anyhow::Result<Arc<AtomicU8>> {
+    let state = Arc::new(AtomicU8::new(IDLE));
+    let seen = Arc::clone(&state);
     ctrlc::set_handler(move || {
-        if seen.swap(true, Ordering::SeqCst) {
+        if seen.compare_exchange(REPLYING, STOPPING, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             std::process::exit(INTERRUPTED);
         }
     })
     .context("cannot handle interrupts")?;
-    Ok(flag)
+    Ok(state)
 }
 
 impl Chat<'_> {
@@ -118,18 +125,19 @@ impl Chat<'_> {
 
     /// Computes and shows a reply; none when the conversation has become too long for the context.
     fn reply(&mut self, ids: &[u32]) -> anyhow::Result<Option<Generation>> {
-        self.interrupt.store(false, Ordering::SeqCst);
+        self.state.store(REPLYING, Ordering::SeqCst);
         let mut written = Ok(());
-        let interrupt = &self.interrupt;
+        let state = &self.state;
         let outcome = self.engine.generate(&mut self.sequence, ids, self.options, &mut |piece| {
             if !piece.is_empty() {
                 written = write_stdout(for_stdout(piece).as_bytes());
             }
-            if written.is_err() || interrupt.load(Ordering::SeqCst) {
+            if written.is_err() || state.load(Ordering::SeqCst) == STOPPING {
                 return ControlFlow::Break(());
             }
             ControlFlow::Continue(())
         });
+        self.state.store(IDLE, Ordering::SeqCst);
         written?;
         match outcome {
             Ok(generation) => {

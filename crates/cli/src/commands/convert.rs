@@ -11,7 +11,6 @@ use cortiq_convert::{ConvertError, ConvertOptions, ConvertReport, HfSource, Poli
 use serde::Serialize;
 
 use crate::config::{Config, Origin};
-use crate::files::require_file;
 use crate::model_options::in_file;
 use crate::output::{Usage, human_bytes, note, print_json, print_text, table};
 use crate::progress::ConvertProgress;
@@ -136,7 +135,6 @@ pub fn convert(args: ConvertArgs, config: &Config) -> anyhow::Result<()> {
 pub fn import_gguf(args: ImportGgufArgs) -> anyhow::Result<()> {
     let options = args.target.options()?;
     args.target.check()?;
-    require_file(&args.source)?;
     write(&args.target, &args.source, |progress| {
         cortiq_convert::import_gguf(&args.source, &args.target.output, &options, progress)
     })

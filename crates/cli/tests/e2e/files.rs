@@ -49,6 +49,14 @@ fn a_pipe_is_not_waited_for() {
     for command in ["convert", "import-gguf"] {
         on(command, &pipe, &["-o", room.path("out.cmf").to_str().unwrap()]).fails(&["pipe.cmf"]);
     }
+    // Nor is one inside a checkpoint.
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        let source = room.checkpoint("qwen3");
+        std::fs::rename(&json, source.join(file)).unwrap();
+        on("convert", &source, &["-o", room.path("out.cmf").to_str().unwrap()]).fails(&[file]);
+        std::fs::rename(source.join(file), &json).unwrap();
+        std::fs::remove_dir_all(source).unwrap();
+    }
     assert!(!room.path("out.cmf").exists());
 }
 

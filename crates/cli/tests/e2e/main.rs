@@ -9,6 +9,7 @@ mod environment;
 mod files;
 mod gguf;
 mod inspect;
+mod layouts;
 mod measure;
 mod run;
 mod support;

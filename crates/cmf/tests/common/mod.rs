@@ -201,13 +201,8 @@ pub fn rich_header() -> Header {
     arch.attn_logit_softcapping = Some(50.0);
     arch.rope_layers = Some(vec![true, false]);
     arch.rope_interleaved = true;
-    arch.mla = Some(Mla {
-        q_lora_rank: Some(8),
-        kv_lora_rank: 4,
-        qk_nope_head_dim: 4,
-        qk_rope_head_dim: 2,
-        v_head_dim: 4,
-    });
+    arch.mla =
+        Some(Mla { q_lora_rank: Some(8), kv_lora_rank: 4, qk_nope_head_dim: 4, qk_rope_head_dim: 2, v_head_dim: 4 });
     header.provenance = Some(sorted_json(serde_json::json!({"tool": "test", "source_model": "none"})));
     header.tokenizer_config = Some(TokenizerConfig {
         chat_template: Some("{{ messages }}".into()),

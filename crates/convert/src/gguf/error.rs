@@ -97,10 +97,12 @@ pub enum GgufError {
         detail: String,
     },
     /// `general.architecture` names an architecture that is not supported.
-    #[error("architecture `{arch}` is not supported (llama, qwen2 and qwen3 are)")]
+    #[error("architecture `{arch}` is not supported ({supported} are)")]
     Architecture {
         /// The architecture.
         arch: String,
+        /// Those that are, for the message.
+        supported: String,
     },
     /// The architecture needs a tensor that is not in the file.
     #[error("tensor `{name}` is missing")]

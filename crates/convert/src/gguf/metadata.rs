@@ -248,6 +248,19 @@ impl Metadata {
         Ok(Some(values))
     }
 
+    /// The array of booleans `key`, or `None` when absent. Integers count: 0 is false.
+    ///
+    /// # Errors
+    /// [`GgufError::BadKey`] when it is not an array of booleans or integers.
+    pub fn bools(&self, key: &str) -> Result<Option<Vec<bool>>, GgufError> {
+        match self.array(key)? {
+            Some(array) if array.element == ValueType::Bool => {
+                Ok(Some(self.slice(key, &array.range)?.iter().map(|&b| b != 0).collect()))
+            }
+            _ => Ok(self.integers(key)?.map(|values| values.into_iter().map(|v| v != 0).collect())),
+        }
+    }
+
     /// The array of f32 (or f64, rounded) `key`, or `None` when absent.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use cortiq_cmf::RopeScaling;
 use super::GgufError;
 use super::metadata::{Metadata, required};
 
+const LOG_MULTIPLIER: &str = "yarn_log_multiplier";
 /// Relative difference up to which stored divisors count as those of the llama3 rule.
 const FACTOR_TOLERANCE: f64 = 1e-3;
 /// The wavelength bounds of every published llama3-style model.
@@ -20,7 +21,7 @@ const ORIGINAL_CONTEXT_BITS: std::ops::RangeInclusive<u32> = 6..=20;
 /// # Errors
 /// [`GgufError`] naming a key that is missing, malformed, or asks for something else.
 pub(super) fn from_metadata(metadata: &Metadata, arch: &str) -> Result<Option<RopeScaling>, GgufError> {
-    let key = |name: &str| format!("{arch}.rope.scaling.{name}");
+    let key = |name: &str| scaling_key(arch, name);
     for name in ["attn_factor", "yarn_attn_factor", "yarn_ext_factor"] {
         refuse_unless_one(metadata, &key(name))?;
     }
@@ -41,18 +42,99 @@ pub(super) fn from_metadata(metadata: &Metadata, arch: &str) -> Result<Option<Ro
             let factor = positive(metadata, &key("factor"))?;
             Ok((factor != 1.0).then_some(RopeScaling::Linear { factor }))
         }
-        "yarn" => read_yarn(metadata, key).map(Some),
+        "yarn" => {
+            let log_multiplier = key(LOG_MULTIPLIER);
+            match metadata.number(&log_multiplier)? {
+                Some(value) if value != 0.0 => Err(GgufError::unsupported_key(log_multiplier, value, "")),
+                _ => read_yarn(metadata, key, None).map(Some),
+            }
+        }
         other => Err(GgufError::unsupported_key(type_key, other, "none, linear and yarn are")),
     }
 }
 
-fn read_yarn(metadata: &Metadata, key: impl Fn(&str) -> String) -> Result<RopeScaling, GgufError> {
-    let log_multiplier = key("yarn_log_multiplier");
-    if let Some(value) = metadata.number(&log_multiplier)?
-        && value != 0.0
-    {
-        return Err(GgufError::unsupported_key(log_multiplier, value, ""));
+fn scaling_key(arch: &str, name: &str) -> String {
+    format!("{arch}.rope.scaling.{name}")
+}
+
+/// As [`from_metadata`], where YaRN has an `mscale` and an equal `mscale_all_dim`, stored times 0.1: the rotation then
+/// keeps its magnitude and the scores get the factor (docs/behaviour.md §2).
+///
+/// # Errors
+/// As for [`from_metadata`]; YaRN without that key, since readers of such files disagree on the magnitude.
+pub(super) fn with_mscale(metadata: &Metadata, arch: &str) -> Result<Option<RopeScaling>, GgufError> {
+    let key = scaling_key(arch, LOG_MULTIPLIER);
+    let multiplier = metadata.number(&key)?.unwrap_or(0.0);
+    if multiplier == 0.0 {
+        return match from_metadata(metadata, arch)? {
+            Some(RopeScaling::Yarn { .. }) => Err(GgufError::missing_key(key)),
+            scaling => Ok(scaling),
+        };
     }
+    let type_key = scaling_key(arch, "type");
+    match metadata.string(&type_key)? {
+        Some("yarn") => {}
+        // Written for every model that has the number, in use or not.
+        None | Some("none") => return Ok(None),
+        Some(other) => return Err(GgufError::unsupported_key(type_key, other, "none and yarn are")),
+    }
+    for name in ["attn_factor", "yarn_attn_factor", "yarn_ext_factor"] {
+        refuse_unless_one(metadata, &scaling_key(arch, name))?;
+    }
+    // The stored product is an f32; the factor has no more digits than that.
+    let mscale = shortest_decimal(multiplier / 0.1);
+    read_yarn(metadata, |name| scaling_key(arch, name), Some(mscale)).map(Some)
+}
+
+/// The shortest decimal that rounds to the same f32.
+fn shortest_decimal(value: f64) -> f64 {
+    (value as f32).to_string().parse().unwrap_or(value)
+}
+
+/// The longrope rule with one divisor per pair of dimensions, `short` within the original context and `long` beyond
+/// it. `attn_factor` is the factor on cosine and sine; it is left out where it is the one that follows from the
+/// context lengths.
+///
+/// # Errors
+/// [`GgufError`] naming the key or tensor.
+pub(super) fn long_rope(
+    metadata: &Metadata,
+    arch: &str,
+    [short, long]: [&[f32]; 2],
+    [rotary_dim, context]: [usize; 2],
+) -> Result<RopeScaling, GgufError> {
+    for (name, factors) in [("short", short), ("long", long)] {
+        if factors.len() != rotary_dim / 2 || factors.iter().any(|&f| !f.is_finite() || f <= 0.0) {
+            let reason = format!("does not have {} positive divisors", rotary_dim / 2);
+            return Err(GgufError::malformed(format!("tensor `rope_factors_{name}.weight`"), reason));
+        }
+    }
+    let original = original_context(metadata, arch)?;
+    let factor_key = scaling_key(arch, "attn_factor");
+    let factor = positive(metadata, &factor_key)?;
+    let scale = context as f64 / original as f64;
+    let implied = if scale > 1.0 { (1.0 + scale.ln() / (original as f64).ln()).sqrt() } else { 1.0 };
+    let decimals = |factors: &[f32]| factors.iter().map(|&f| shortest_decimal(f64::from(f))).collect();
+    Ok(RopeScaling::LongRope {
+        short_factor: decimals(short),
+        long_factor: decimals(long),
+        original_max_position_embeddings: original,
+        attention_factor: ((factor - implied).abs() > 1e-5 * implied).then_some(factor),
+    })
+}
+
+fn original_context(metadata: &Metadata, arch: &str) -> Result<usize, GgufError> {
+    let key = scaling_key(arch, "original_context_length");
+    let original = required(&key, metadata.unsigned(&key)?)?;
+    match usize::try_from(original) {
+        Ok(0) => Err(GgufError::bad_key(key, "is 0")),
+        Ok(original) => Ok(original),
+        Err(_) => Err(GgufError::bad_key(key, format!("{original} is too large"))),
+    }
+}
+
+/// `mscale` is also `mscale_all_dim`.
+fn read_yarn(metadata: &Metadata, key: impl Fn(&str) -> String, mscale: Option<f64>) -> Result<RopeScaling, GgufError> {
     let original_key = key("original_context_length");
     let original = required(&original_key, metadata.unsigned(&original_key)?)?;
     let original_max_position_embeddings =
@@ -68,8 +150,8 @@ fn read_yarn(metadata: &Metadata, key: impl Fn(&str) -> String) -> Result<RopeSc
         beta_slow: bound("yarn_beta_slow", 1.0)?,
         truncate: true,
         attention_factor: None,
-        mscale: None,
-        mscale_all_dim: None,
+        mscale,
+        mscale_all_dim: mscale,
     })
 }
 

@@ -61,6 +61,32 @@ impl<'a> Object<'a> {
         self.maps.iter().filter_map(|m| m.get(key)).find(|v| !v.is_null())
     }
 
+    /// The same keys, and under them those of `defaults` for what is absent or null.
+    pub(crate) fn with_defaults<'b>(&self, defaults: &'b Value) -> Object<'b>
+    where
+        'a: 'b,
+    {
+        let mut maps: Vec<&'b Map<String, Value>> = self.maps.clone();
+        maps.extend(defaults.as_object());
+        Object { maps, prefix: self.prefix.clone() }
+    }
+
+    /// The same keys, and over them those of `keys`.
+    pub(crate) fn overlaid<'b>(&self, keys: &'b Value) -> Object<'b>
+    where
+        'a: 'b,
+    {
+        let mut maps: Vec<&'b Map<String, Value>> = keys.as_object().into_iter().collect();
+        maps.extend(&self.maps);
+        Object { maps, prefix: self.prefix.clone() }
+    }
+
+    /// The first of `keys` that has a value, else the first of all: one thing under several names.
+    pub(crate) fn alias<'k>(&self, keys: [&'k str; 2]) -> &'k str {
+        let [first, second] = keys;
+        if self.get(first).is_none() && self.get(second).is_some() { second } else { first }
+    }
+
     /// True when `key` is there, be it with the value null.
     pub(crate) fn has_key(&self, key: &str) -> bool {
         self.maps.iter().any(|m| m.contains_key(key))
@@ -156,6 +182,33 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// A list of finite numbers, each in `range`.
+    pub(crate) fn floats(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<Vec<f64>>, ConvertError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let items = value.as_array().and_then(|items| items.iter().map(Value::as_f64).collect::<Option<Vec<f64>>>());
+        match items {
+            Some(items) if items.iter().all(|x| x.is_finite() && range.contains(x)) => Ok(Some(items)),
+            _ => {
+                let reason = format!("is not a list of numbers from {} to {}", range.start(), range.end());
+                Err(self.invalid(key, reason))
+            }
+        }
+    }
+
+    /// A list of integers, each in `range`.
+    pub(crate) fn ints(&self, key: &str, range: RangeInclusive<usize>) -> Result<Option<Vec<usize>>, ConvertError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let integer =
+            |item: &Value| as_integer(item).and_then(|n| usize::try_from(n).ok()).filter(|n| range.contains(n));
+        match value.as_array().and_then(|items| items.iter().map(integer).collect::<Option<Vec<usize>>>()) {
+            Some(items) => Ok(Some(items)),
+            None => {
+                let reason = format!("is not a list of integers from {} to {}", range.start(), range.end());
+                Err(self.invalid(key, reason))
+            }
+        }
+    }
+
     /// One token id or a list of them, each below `vocab_size`. Empty when absent.
     pub(crate) fn token_ids(&self, key: &str, vocab_size: usize) -> Result<Vec<u32>, ConvertError> {
         let items = match self.get(key) {
@@ -209,6 +262,24 @@ mod tests {
         assert!(o.required_int("missing", 0..=1).unwrap_err().to_string().contains("`missing` is missing"));
         let nested = o.child("r").unwrap().unwrap();
         assert!(nested.int("z", 1..=2).unwrap_err().to_string().contains("`r.z`"));
+    }
+
+    #[test]
+    fn lists_are_checked_and_defaults_lie_under_everything() {
+        let f = file(r#"{"a": [1, 2.5], "b": [1, 0.0], "c": [1, "x"], "d": 3, "n": null}"#);
+        let o = f.object();
+        assert_eq!(o.floats("a", 1.0..=3.0).unwrap(), Some(vec![1.0, 2.5]));
+        assert_eq!(o.ints("b", 0..=1).unwrap(), Some(vec![1, 0]));
+        assert_eq!((o.floats("n", 0.0..=1.0).unwrap(), o.ints("n", 0..=1).unwrap()), (None, None));
+        for key in ["a", "c", "d"] {
+            assert!(o.floats(key, 0.0..=1.0).unwrap_err().to_string().contains(&format!("`{key}`")), "{key}");
+            assert!(o.ints(key, 0..=1).unwrap_err().to_string().contains(&format!("`{key}`")), "{key}");
+        }
+        let defaults = serde_json::json!({"d": 4, "n": 5, "m": 6});
+        let o = o.with_defaults(&defaults);
+        let get = |key| o.int(key, 0..=9).unwrap();
+        assert_eq!((get("d"), get("n"), get("m"), get("x")), (Some(3), Some(5), Some(6), None));
+        assert_eq!((o.alias(["x", "n"]), o.alias(["x", "y"]), o.alias(["d", "n"])), ("n", "x", "d"));
     }
 
     #[test]

@@ -6,7 +6,10 @@ use cortiq_cmf::ModelArch;
 
 use crate::ConvertError;
 use crate::hf::config::Object;
-use crate::hf::{llama, mistral, qwen2, qwen3};
+use crate::hf::{
+    deepseek_v3, gemma, gemma2, gemma3, gemma4, lfm2, lfm2_moe, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen2_moe,
+    qwen3, qwen3_5, qwen3_5_moe, qwen3_moe, qwen3_next, smollm3,
+};
 
 /// One model family: how its configuration and its tensor names are read.
 pub(crate) struct Family {
@@ -23,16 +26,41 @@ pub(crate) struct Family {
 }
 
 /// All families, see docs/adding-a-family.md.
-pub(crate) const FAMILIES: [Family; 4] = [llama::FAMILY, mistral::FAMILY, qwen2::FAMILY, qwen3::FAMILY];
+pub(crate) const FAMILIES: [Family; 20] = [
+    deepseek_v3::FAMILY,
+    gemma::FAMILY,
+    gemma2::FAMILY,
+    gemma3::FAMILY,
+    gemma4::FAMILY,
+    lfm2::FAMILY,
+    lfm2_moe::FAMILY,
+    llama::FAMILY,
+    mistral::FAMILY,
+    mixtral::FAMILY,
+    olmo2::FAMILY,
+    phi3::FAMILY,
+    qwen2::FAMILY,
+    qwen2_moe::FAMILY,
+    qwen3::FAMILY,
+    qwen3_5::FAMILY,
+    qwen3_5_moe::FAMILY,
+    qwen3_moe::FAMILY,
+    qwen3_next::FAMILY,
+    smollm3::FAMILY,
+];
 
 /// What a family makes of a configuration.
 #[derive(Debug)]
 pub(crate) struct Layout {
     /// The header's description of the network.
     pub(crate) arch: ModelArch,
-    /// All tensors that the network needs, under canonical names.
+    /// All tensors that the network needs, under canonical names. Those below [`OPTIONAL`] are all in the
+    /// checkpoint or none is; without them `arch.mtp` is dropped.
     pub(crate) tensors: Vec<Expected>,
 }
+
+/// The block of multi-token prediction: configurations do not say whether the checkpoint has it.
+pub(crate) const OPTIONAL: &str = "model.mtp.";
 
 /// A tensor that must be there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +76,8 @@ pub(crate) struct Expected {
 pub(crate) enum Mapping {
     /// It is stored under this canonical name.
     Keep(String),
+    /// It is stored under each of these canonical names.
+    Copies(Vec<String>),
     /// Its rows are handed out to several tensors; every row goes to exactly one.
     Split(Vec<Piece>),
     /// It is left out, for this reason.

@@ -37,6 +37,6 @@ impl LlamaConfig {
 
 fn read(config: &Object<'_>) -> Result<Layout, ConvertError> {
     let LlamaConfig { decoder, attention_bias, mlp_bias } = LlamaConfig::read(config)?;
-    let parts = Parts { qkv_bias: attention_bias, o_bias: attention_bias, mlp_bias, qk_norm: false };
+    let parts = Parts { qkv_bias: attention_bias, o_bias: attention_bias, mlp_bias, ..Parts::default() };
     Ok(Layout { arch: decoder.arch("llama"), tensors: decoder.tensors(&parts) })
 }

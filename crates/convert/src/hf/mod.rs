@@ -5,17 +5,35 @@
 
 mod config;
 mod decoder;
+mod deepseek_v3;
 #[cfg(feature = "hub")]
 mod download;
 mod family;
+mod gemma;
+mod gemma2;
+mod gemma3;
+mod gemma4;
 mod generation;
 mod hub;
+mod hybrid;
+mod lfm2;
+mod lfm2_moe;
 mod llama;
 mod mistral;
+mod mixtral;
+mod moe;
+mod olmo2;
+mod phi3;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
+mod qwen3_5_moe;
+mod qwen3_moe;
+mod qwen3_next;
 mod rope;
 mod safetensors;
+mod smollm3;
 mod tokenizer;
 
 #[cfg(test)]
@@ -109,6 +127,9 @@ impl HfSource {
         let raw = safetensors::open(&self.dir)?;
         let tensors = match_tensors(family, &layout, &raw, &mut notes)?;
         let mut header = Header::new(layout.arch, QuantType::F32);
+        if !tensors.iter().any(|t| t.name.starts_with(family::OPTIONAL)) {
+            header.arch.mtp = None;
+        }
         header.tokenizer_config = Some(text_side.config);
         header.generation = generation.as_ref().map(generation::defaults).transpose()?.flatten();
         let mut model = ImportedModel { header, tensors, tokenizer_json: Some(text_side.json), notes };
@@ -154,6 +175,7 @@ fn match_tensors(
                 continue;
             }
             Mapping::Keep(name) => vec![(name, None)],
+            Mapping::Copies(names) => names.into_iter().map(|name| (name, None)).collect(),
             Mapping::Split(pieces) => split(tensor, pieces)?,
             Mapping::Skip(reason) => {
                 skipped.add(reason, &tensor.name);
@@ -177,7 +199,9 @@ fn match_tensors(
         }
     }
     // The list is in execution order: the first one missing is the most telling.
-    if let Some(missing) = layout.tensors.iter().find(|t| wanted.contains_key(t.name.as_str())) {
+    let optional = !seen.iter().any(|name: &String| name.starts_with(family::OPTIONAL));
+    let needed = |name: &str| !(optional && name.starts_with(family::OPTIONAL));
+    if let Some(missing) = layout.tensors.iter().find(|t| wanted.contains_key(t.name.as_str()) && needed(&t.name)) {
         return Err(ConvertError::MissingTensor { name: missing.name.clone() });
     }
     notes.extend(skipped.notes());

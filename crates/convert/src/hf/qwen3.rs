@@ -39,6 +39,6 @@ fn read(config: &Object<'_>) -> Result<Layout, ConvertError> {
     let Qwen3Config { decoder, attention_bias, window, slides } = Qwen3Config::read(config)?;
     let mut arch = decoder.arch("qwen3");
     decoder::set_sliding(&mut arch, window, slides);
-    let parts = Parts { qkv_bias: attention_bias, o_bias: attention_bias, mlp_bias: false, qk_norm: true };
+    let parts = Parts { qkv_bias: attention_bias, o_bias: attention_bias, qk_norm: true, ..Parts::default() };
     Ok(Layout { arch, tensors: decoder.tensors(&parts) })
 }

@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
-/// Bytes that each thread reads per pass: far beyond any cache.
-const BYTES_PER_THREAD: usize = 256 << 20;
+/// Bytes that all threads read per pass together: far beyond any cache.
+pub const BANDWIDTH_BYTES: usize = 512 << 20;
 
-/// Best of `passes` over private buffers of 256 MiB per thread, in bytes per second, all threads at once.
+/// Best of `passes` over private buffers, [`BANDWIDTH_BYTES`] together, in bytes per second, all threads at once.
 pub fn read_bandwidth(threads: usize, passes: usize) -> f64 {
     let threads = threads.max(1);
-    let buffers: Vec<Vec<u64>> = (0..threads).map(|t| vec![t as u64 + 1; BYTES_PER_THREAD / 8]).collect();
+    let words = BANDWIDTH_BYTES / threads / 8;
+    let buffers: Vec<Vec<u64>> = (0..threads).map(|t| vec![t as u64 + 1; words]).collect();
     let mut best = f64::MAX;
     for _ in 0..passes.max(1) {
         let start = Instant::now();
@@ -19,7 +20,7 @@ pub fn read_bandwidth(threads: usize, passes: usize) -> f64 {
         });
         best = best.min(start.elapsed().as_secs_f64());
     }
-    (threads * BYTES_PER_THREAD) as f64 / best
+    (threads * words * 8) as f64 / best
 }
 
 /// Independent sums, so that only memory limits it.

@@ -5,10 +5,15 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod bandwidth;
+mod delta;
+mod elementwise;
 mod portable;
+mod products;
 mod tile;
 
-pub use bandwidth::read_bandwidth;
+pub use bandwidth::{BANDWIDTH_BYTES, read_bandwidth};
+pub(crate) use delta::DeltaSteps;
+pub(crate) use products::{Left, Right};
 
 /// Instruction set that the kernels were compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +67,58 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
             Self::Avx2 => unsafe { avx2::add_scaled(y, factor, x) },
+        }
+    }
+
+    /// `y += a * b`, element by element.
+    pub(crate) fn multiply_add(self, y: &mut [f32], a: &[f32], b: &[f32]) {
+        match self {
+            Self::Portable => portable::multiply_add(y, a, b),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
+            Self::Avx2 => unsafe { avx2::multiply_add(y, a, b) },
+        }
+    }
+
+    /// `x = e^x` within 2 units in the last place; 0 below -86.9, infinite above 88.7.
+    pub(crate) fn exp(self, x: &mut [f32]) {
+        match self {
+            Self::Portable => portable::exp(x),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
+            Self::Avx2 => unsafe { avx2::exp(x) },
+        }
+    }
+
+    /// `x = x / (1 + e^-x)`.
+    pub(crate) fn silu(self, x: &mut [f32]) {
+        match self {
+            Self::Portable => portable::silu(x),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
+            Self::Avx2 => unsafe { avx2::silu(x) },
+        }
+    }
+
+    /// `out += left · right`; row `r` of `out` is at `r * stride`, `[left.rows, right.cols]`.
+    ///
+    /// Every element is one chain of additions over `left.inner`, from what was in `out`: the same whatever the tile.
+    pub(crate) fn add_products(self, left: Left<'_>, right: Right<'_>, out: &mut [f32], stride: usize) {
+        match self {
+            Self::Portable => portable::add_products(left, right, out, stride),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
+            Self::Avx2 => unsafe { avx2::add_products(left, right, out, stride) },
+        }
+    }
+
+    /// Steps of the gated delta rule on one head, see [`DeltaSteps`].
+    pub(crate) fn delta_steps(self, steps: DeltaSteps<'_>) {
+        match self {
+            Self::Portable => portable::delta_steps(steps),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
+            Self::Avx2 => unsafe { avx2::delta_steps(steps) },
         }
     }
 }

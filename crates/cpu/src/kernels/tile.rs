@@ -14,8 +14,19 @@ pub(super) trait Lanes: Copy {
     fn load(source: &[f32; LANES]) -> Self;
     /// `self + a * b`.
     fn add_product(self, a: Self, b: Self) -> Self;
+    /// All lanes `value`.
+    fn splat(value: f32) -> Self;
+    /// Writes the lanes to memory.
+    fn store(self, target: &mut [f32; LANES]);
+    /// `self * b`.
+    fn times(self, b: Self) -> Self;
     /// The lanes as an array.
-    fn to_array(self) -> [f32; LANES];
+    #[inline(always)]
+    fn to_array(self) -> [f32; LANES] {
+        let mut out = [0.0; LANES];
+        self.store(&mut out);
+        out
+    }
     /// `a * b + c` of single values, rounded as the lanes are.
     fn scalar_add_product(c: f32, a: f32, b: f32) -> f32;
 }
@@ -91,6 +102,11 @@ fn rows_times<V: Lanes, const R: usize>(weights: &[f32], x: &[f32], cols: usize,
 pub(super) fn dot_rows<V: Lanes>(weights: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
     let rows = weights.len() / cols;
     let mut first = 0;
+    // One input alone makes one chain per row: more rows keep the multipliers busy.
+    while x.len() == cols && first + 8 <= rows {
+        tile_into::<V, 8, 1>(weights, x, cols, (first, 0), out);
+        first += 8;
+    }
     while first + 4 <= rows {
         rows_times::<V, 4>(weights, x, cols, first, out);
         first += 4;

@@ -3,10 +3,11 @@
 //! Bytes read per item: `8 * head_dim` per visible position. Cost is linear in the context; scores go to the
 //! worker's scratch buffer.
 
-use std::sync::Mutex;
+use std::sync::OnceLock;
 
-use cortiq_model::{AttentionOp, Batch, ModelError, PagedKv, SequenceId};
+use cortiq_model::{AttentionOp, Batch, HostState, ModelError, SequenceId};
 
+use super::softmax::{sigmoid, softmax};
 use crate::executor::{Model, Run};
 use crate::kernels::Isa;
 use crate::pool::Scratch;
@@ -16,28 +17,27 @@ pub(crate) fn attention(model: &Model, run: &mut Run, batch: &Batch<'_>, op: &At
     let Run { slots, state, pool, .. } = run;
     let mut out = std::mem::take(&mut slots[op.out.0]);
     let queries = &slots[op.q.0];
-    let failed = Mutex::new(None);
+    let gates = op.gate.map(|gate| &slots[gate.0]);
+    let failed = OnceLock::new();
     let done = pool.run_parts(&mut out, op.head_dim, 1, |scratch, item, y| {
         let (row, head) = (item / op.heads, item % op.heads);
         let Some((sequence, position)) = locate(batch, row) else { return };
         let read = Read { state, op, sequence, position, kv_head: head / (op.heads / op.kv_heads) };
-        let q = &queries[item * op.head_dim..(item + 1) * op.head_dim];
-        if let Err(error) = read.attend(model.isa, scratch, q, y)
-            && let Ok(mut slot) = failed.lock()
-        {
-            *slot = Some(error);
+        let at = item * op.head_dim..(item + 1) * op.head_dim;
+        if let Err(error) = read.attend(model.isa, scratch, &queries[at.clone()], y) {
+            failed.get_or_init(|| error);
+        }
+        if let Some(gates) = gates {
+            y.iter_mut().zip(&gates[at]).for_each(|(y, gate)| *y *= sigmoid(*gate));
         }
     });
     slots[op.out.0] = out;
     done?;
-    match failed.into_inner() {
-        Ok(Some(error)) => Err(error),
-        _ => Ok(()),
-    }
+    failed.into_inner().map_or(Ok(()), Err)
 }
 
 /// Sequence and position of a row of the batch.
-fn locate(batch: &Batch<'_>, row: usize) -> Option<(SequenceId, usize)> {
+pub(super) fn locate(batch: &Batch<'_>, row: usize) -> Option<(SequenceId, usize)> {
     let mut first = 0;
     for span in batch.spans {
         if row < first + span.len {
@@ -50,7 +50,7 @@ fn locate(batch: &Batch<'_>, row: usize) -> Option<(SequenceId, usize)> {
 
 /// What one query head reads.
 struct Read<'a> {
-    state: &'a PagedKv,
+    state: &'a HostState,
     op: &'a AttentionOp,
     sequence: SequenceId,
     position: usize,
@@ -68,7 +68,11 @@ impl Read<'_> {
             isa.dot_rows(keys, q, self.op.head_dim, &mut scores[at..at + count]);
             at += count;
         }
-        softmax(scores, self.op.scale);
+        scores.iter_mut().for_each(|s| *s *= self.op.scale);
+        if let Some(cap) = self.op.softcap {
+            scores.iter_mut().for_each(|s| *s = cap * (*s / cap).tanh());
+        }
+        softmax(scores);
         y.fill(0.0);
         let mut weights = scores.iter();
         for (_, values) in self.visible(from)? {
@@ -89,14 +93,6 @@ impl Read<'_> {
     }
 }
 
-/// `scores[j] = exp(scale * (scores[j] - max)) / sum`, the sum in f64.
-fn softmax(scores: &mut [f32], scale: f32) {
-    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut sum = 0.0f64;
-    for s in scores.iter_mut() {
-        *s = ((*s - max) * scale).exp();
-        sum += f64::from(*s);
-    }
-    let inverse = (1.0 / sum) as f32;
-    scores.iter_mut().for_each(|s| *s *= inverse);
-}
+#[cfg(test)]
+#[path = "attention_tests.rs"]
+mod tests;

@@ -2,6 +2,7 @@
 
 use cortiq_model::{GatedFfnOp, ModelError};
 
+use super::elementwise::activate;
 use super::linear;
 use crate::executor::{Model, Run};
 
@@ -15,9 +16,7 @@ pub(crate) fn gated_ffn(model: &Model, run: &mut Run, op: &GatedFfnOp) -> Result
     let mut gate = std::mem::take(&mut slots[op.gate.out.0]);
     let up = &slots[op.up.out.0];
     let done = pool.run_parts(&mut gate, PART, 1, |_, index, gate| {
-        for (g, u) in gate.iter_mut().zip(&up[index * PART..]) {
-            *g = op.activation.apply(*g) * u;
-        }
+        activate(model.isa, op.activation, gate, &up[index * PART..]);
     });
     slots[op.gate.out.0] = gate;
     done?;

@@ -13,15 +13,15 @@ use crate::kernels::Isa;
 use crate::pool::{ColumnTile, Columns, Pool, Scratch};
 
 /// Weight rows that are decoded together: as many as one register tile uses.
-const TILE_ROWS: usize = 4;
+pub(super) const TILE_ROWS: usize = 4;
 
 /// Tiles that a worker takes at a time.
-const GRAIN_TILES: usize = 8;
+pub(super) const GRAIN_TILES: usize = 8;
 
 /// One matrix of a dispatch: `out[t, r] = x[t] · view[r] + bias[r]`.
-struct Weight<'a> {
-    view: &'a MatrixView<'a>,
-    bias: Option<&'a [f32]>,
+pub(super) struct Weight<'a> {
+    pub(super) view: &'a MatrixView<'a>,
+    pub(super) bias: Option<&'a [f32]>,
 }
 
 impl<'a> Weight<'a> {
@@ -31,14 +31,12 @@ impl<'a> Weight<'a> {
     }
 
     /// The rows of one tile, for all inputs.
-    fn run_tile(&self, isa: Isa, scratch: &mut Scratch, x: &[f32], mut tile: ColumnTile<'_>) {
+    pub(super) fn run_tile(&self, isa: Isa, scratch: &mut Scratch, x: &[f32], mut tile: ColumnTile<'_>) {
         let (cols, count, first) = (self.view.cols(), tile.count, tile.first);
         let n = x.len() / cols;
         let buffer = Scratch::sized(&mut scratch.rows, count * (cols + n));
         let (weights, sums) = buffer.split_at_mut(count * cols);
-        for (i, row) in weights.chunks_exact_mut(cols).enumerate() {
-            self.view.decode_row(first + i, row);
-        }
+        decode_rows(self.view, first, weights);
         isa.dot_rows(weights, x, cols, sums);
         for (t, sums) in sums.chunks_exact(count).enumerate() {
             let out = tile.row(t);
@@ -52,8 +50,15 @@ impl<'a> Weight<'a> {
     }
 }
 
+/// Decodes the rows from `first` on that `out` has room for.
+pub(super) fn decode_rows(view: &MatrixView<'_>, first: usize, out: &mut [f32]) {
+    for (i, row) in out.chunks_exact_mut(view.cols()).enumerate() {
+        view.decode_row(first + i, row);
+    }
+}
+
 /// Several matrices times one input, as one dispatch.
-fn matmul(
+pub(super) fn matmul(
     pool: &mut Pool,
     isa: Isa,
     x: &[f32],

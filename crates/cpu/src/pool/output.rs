@@ -59,10 +59,16 @@ pub(crate) struct ColumnTile<'a> {
 }
 
 impl ColumnTile<'_> {
+    /// Rows of the buffer.
+    pub(crate) fn rows(&self) -> usize {
+        self.columns.shared.len / self.columns.width.max(1)
+    }
+
     /// The tile's columns in row `t`.
     pub(crate) fn row(&mut self, t: usize) -> &mut [f32] {
         let start = t * self.columns.width + self.first;
-        // SAFETY: tiles are made by `run_columns` alone, have no column in common, and this one is borrowed mutably.
+        // SAFETY: tiles are made by the methods of `Pool` below, which give every item columns of its own, and this
+        // one is borrowed mutably.
         unsafe { self.columns.shared.part(start..start + self.count) }
     }
 }
@@ -89,6 +95,24 @@ impl Pool {
         })
     }
 
+    /// Cuts `buffer` into parts of `part` elements and the columns of `columns` into tiles of `tile_width`, as many
+    /// of the one as of the other, and runs `job(scratch, index, part, tile)` for each pair.
+    pub(crate) fn run_parts_with_columns<F>(
+        &mut self,
+        (buffer, part): (&mut [f32], usize),
+        (columns, tile_width): (&Columns<'_>, usize),
+        job: F,
+    ) -> Result<(), WorkerPanicked>
+    where
+        F: Fn(&mut Scratch, usize, &mut [f32], ColumnTile<'_>) + Sync,
+    {
+        self.run_parts(buffer, part, 1, |scratch, index, own| {
+            let first = index * tile_width;
+            let count = tile_width.min(columns.width.saturating_sub(first));
+            job(scratch, index, own, ColumnTile { columns, first, count });
+        })
+    }
+
     /// Cuts the columns of several buffers into tiles of `tile_width` and runs `job(scratch, buffer index, tile)`
     /// for each, all as one dispatch.
     pub(crate) fn run_columns<F>(
@@ -103,13 +127,14 @@ impl Pool {
     {
         let tiles: usize = buffers.iter().map(|columns| columns.tiles(tile_width)).sum();
         self.run(tiles, grain, |scratch, range| {
-            for mut tile in range {
-                let mut index = 0;
-                while tile >= buffers[index].tiles(tile_width) {
-                    tile -= buffers[index].tiles(tile_width);
+            // Tiles of a grain follow each other, so the buffer is searched for once.
+            let (mut index, mut before) = (0, 0);
+            for tile in range {
+                while tile - before >= buffers[index].tiles(tile_width) {
+                    before += buffers[index].tiles(tile_width);
                     index += 1;
                 }
-                let (columns, first) = (&buffers[index], tile * tile_width);
+                let (columns, first) = (&buffers[index], (tile - before) * tile_width);
                 let count = tile_width.min(columns.width - first);
                 job(scratch, index, ColumnTile { columns, first, count });
             }
@@ -142,5 +167,14 @@ mod tests {
         .unwrap();
         assert_eq!(a, [0., 1., 2., 3., 4., 5., 6., 10., 11., 12., 13., 14., 15., 16.]);
         assert_eq!(b, [100., 101., 102., 103., 110., 111., 112., 113.]);
+
+        let (mut parts, mut rows) = (vec![0.0; 6], vec![0.0; 2 * 7]);
+        pool.run_parts_with_columns((&mut parts, 2), (&Columns::new(&mut rows, 7), 3), |_, index, part, mut tile| {
+            part.fill(index as f32);
+            (0..tile.rows()).for_each(|t| tile.row(t).fill((10 * t + index) as f32));
+        })
+        .unwrap();
+        assert_eq!(parts, [0., 0., 1., 1., 2., 2.]);
+        assert_eq!(rows, [0., 0., 0., 1., 1., 1., 2., 10., 10., 10., 11., 11., 11., 12.]);
     }
 }

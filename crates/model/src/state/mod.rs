@@ -1,8 +1,9 @@
 //! State of sequences: what a model remembers of the tokens it has seen.
 
-mod paged;
+mod blocks;
+mod host;
 
-pub use paged::{KvBlock, KvLayer, PagedKv};
+pub use host::{HostState, KvBlock};
 
 use crate::ModelError;
 
@@ -13,6 +14,31 @@ pub struct SequenceId(pub(crate) usize);
 /// Handle of a snapshot of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SnapshotId(pub(crate) usize);
+
+/// What one layer remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateDecl {
+    /// A row per position.
+    Kv(KvLayer),
+    /// A fixed number of floats, zero in an empty sequence: rings of convolutions, delta-net matrices.
+    Recurrent {
+        /// Size of the slot.
+        floats: usize,
+    },
+}
+
+/// Geometry of one attention layer's cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayer {
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Floats of a key.
+    pub key_dim: usize,
+    /// Floats of a value; 0 when values are a part of the keys (latent attention).
+    pub value_dim: usize,
+    /// Only so many of the latest positions are ever read.
+    pub window: Option<usize>,
+}
 
 /// Limits on sequence state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +51,8 @@ pub struct StateLimits {
 
 /// Owner of the state of all sequences of one executor: paged for attention, fixed-size for recurrent layers.
 ///
-/// Recurrent state cannot be rolled back, so callers that may go back take a snapshot first; a pure attention
-/// model can also truncate.
+/// Recurrent state cannot be rolled back and windowed layers forget, so callers that may go back ask
+/// [`SequenceState::can_truncate`] or take a snapshot first.
 pub trait SequenceState {
     /// Starts an empty sequence.
     fn open(&mut self) -> Result<SequenceId, ModelError>;
@@ -36,9 +62,13 @@ pub trait SequenceState {
     fn len(&self, id: SequenceId) -> Result<usize, ModelError>;
     /// Grows a sequence by `count` positions, whose content the running step writes.
     fn append(&mut self, id: SequenceId, count: usize) -> Result<(), ModelError>;
-    /// Forgets all positions from `len` on. Longer than the sequence is an error.
+    /// Makes room for `count` positions beyond the end without growing: drafts write there.
+    fn reserve(&mut self, id: SequenceId, count: usize) -> Result<(), ModelError>;
+    /// Whether [`SequenceState::truncate`] to `len` would succeed: always to 0 and to the present length.
+    fn can_truncate(&self, id: SequenceId, len: usize) -> Result<bool, ModelError>;
+    /// Forgets all positions from `len` on. An error, without a change, when that is not possible.
     fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), ModelError>;
-    /// Keeps the present state of a sequence. Cheap for attention: blocks are shared until written.
+    /// Keeps the present state of a sequence. Attention blocks are shared until written; recurrent slots are copied.
     fn snapshot(&mut self, id: SequenceId) -> Result<SnapshotId, ModelError>;
     /// Gives a sequence (the same or another) the state of a snapshot, which stays valid.
     fn restore(&mut self, id: SequenceId, snapshot: SnapshotId) -> Result<(), ModelError>;

@@ -1,5 +1,7 @@
 //! Tests of the GGUF import on files that are written here.
 
+mod architectures;
+mod convention;
 mod dequantize;
 mod malformed;
 mod models;

@@ -104,7 +104,7 @@ fn interleave_rows(data: &[u8], heads: usize, rows: usize) -> Vec<u8> {
 }
 
 /// A small byte-level vocabulary.
-fn add_tokenizer(writer: &mut Writer) {
+pub(super) fn add_tokenizer(writer: &mut Writer) {
     let tokens = ["a", "b", "ab", "<s>", "</s>"].map(str::to_owned).to_vec();
     writer.set("tokenizer.ggml.model", "gpt2");
     writer.set("tokenizer.ggml.pre", "gpt-2");
@@ -466,13 +466,14 @@ type Case = (&'static str, fn(&mut Writer), &'static [&'static str]);
 fn what_cannot_be_imported_is_named() {
     let cases: &[Case] = &[
         ("no architecture", |w| w.remove("general.architecture"), &["general.architecture", "missing"]),
-        ("architecture", |w| w.set("general.architecture", "gemma3"), &["architecture", "gemma3"]),
+        ("architecture", |w| w.set("general.architecture", "mamba"), &["architecture", "mamba", "qwen3"]),
         (
             "block layouts",
             |w| w.set("general.quantization_version", Item::U32(1)),
             &["general.quantization_version", "1"],
         ),
-        ("moe", |w| w.set("llama.expert_count", Item::U32(8)), &["llama.expert_count", "mixture"]),
+        ("moe", |w| w.set("llama.expert_count", Item::U32(8)), &["ffn_gate_inp", "missing"]),
+        ("scaled experts", |w| w.set("llama.expert_weights_scale", Item::F32(2.0)), &["weights_scale", "mixture"]),
         ("no layers", |w| w.remove("llama.block_count"), &["llama.block_count", "missing"]),
         ("many layers", |w| w.set("llama.block_count", Item::U32(u32::MAX)), &["llama.block_count"]),
         (

@@ -1,8 +1,14 @@
 //! Whole checkpoints: fixtures as they are, and copies with one thing changed.
 
 mod convert;
+mod deepseek_v3;
+mod gemma;
+mod hybrid;
 mod layouts;
+mod lfm2;
+mod moe;
 mod refusals;
+mod variants;
 
 use std::path::{Path, PathBuf};
 

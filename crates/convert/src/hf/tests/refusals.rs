@@ -8,14 +8,15 @@ use crate::{ConvertOptions, NoProgress, convert};
 
 #[test]
 fn other_families_by_name() {
-    for (fixture, family) in [("gemma2", "gemma2"), ("mixtral", "mixtral"), ("qwen3_5_vl_layout", "qwen3_5")] {
-        let source = HfSource::local(&fixtures().join(fixture)).unwrap();
-        let out = tempfile::tempdir().unwrap();
-        let options = ConvertOptions::new(Encoding::Q8Row);
-        let error = convert(&source, &out.path().join("m.cmf"), &options, &NoProgress).unwrap_err();
-        assert_eq!(error.to_string(), format!("family `{family}` is not supported yet"));
-        assert_eq!(std::fs::read_dir(out.path()).unwrap().count(), 0);
-    }
+    let copy = Checkpoint::of("qwen3");
+    copy.set(CONFIG, "model_type", json!("rwkv"));
+    copy.set(CONFIG, "architectures", json!(["RwkvForCausalLM"]));
+    let source = HfSource::local(copy.path()).unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let options = ConvertOptions::new(Encoding::Q8Row);
+    let error = convert(&source, &out.path().join("m.cmf"), &options, &NoProgress).unwrap_err();
+    assert_eq!(error.to_string(), "family `rwkv` is not supported yet");
+    assert_eq!(std::fs::read_dir(out.path()).unwrap().count(), 0);
 }
 
 #[test]
@@ -68,7 +69,7 @@ fn configuration_values() {
     for (key, value, needle) in cases {
         let copy = Checkpoint::of("qwen3");
         copy.set(generation::FILE, "eos_token_id", Value::Null);
-        if key == "layer_types" || key == "max_window_layers" {
+        if ["layer_types", "max_window_layers", "sliding_window"].contains(&key) {
             copy.set(CONFIG, "use_sliding_window", json!(true));
             copy.set(CONFIG, "sliding_window", json!(16));
             copy.set(CONFIG, "layer_types", Value::Null);

@@ -1,8 +1,15 @@
 //! The Program: a model as a flat list of typed operations over named activation slots.
 
+mod ops;
+
+pub use ops::{
+    AttentionOp, Expert, GatedDeltaOp, GatedFfnOp, HeadOp, LinearPart, MlaAttentionOp, MlaStoreOp, MoeOp, QkNorm,
+    QkNormRopeStoreOp, SharedExpert, ShortConvOp,
+};
+
 use cortiq_cmf::{Dtype, Header};
 
-use crate::{KvLayer, ModelError, ModelSpec, RopeTable, TensorId, Weights, lower};
+use crate::{ModelError, ModelSpec, RopeTable, StateDecl, TensorId, Weights, lower};
 
 /// Index of an activation slot, a `[tokens, width]` f32 buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +27,7 @@ pub struct VectorId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RopeId(pub usize);
 
-/// Index into [`Program::kv_layers`].
+/// Index into [`Program::states`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StateId(pub usize);
 
@@ -70,89 +77,6 @@ impl Activation {
     }
 }
 
-/// One weight of a [`Op::Linear`]: `out = input · weightᵀ + bias`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinearPart {
-    /// `[out.width, input.width]`.
-    pub weight: MatrixId,
-    /// `[out.width]`.
-    pub bias: Option<VectorId>,
-    /// Destination.
-    pub out: Slot,
-}
-
-/// Norms and rotates queries in place; norms, rotates and stores keys; stores values.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct QkNormRopeStoreOp {
-    /// `[heads * head_dim]`, changed in place.
-    pub q: Slot,
-    /// `[kv_heads * head_dim]`, changed in place.
-    pub k: Slot,
-    /// `[kv_heads * head_dim]`.
-    pub v: Slot,
-    /// Cache that receives keys and values.
-    pub state: StateId,
-    /// Query heads.
-    pub heads: usize,
-    /// Key/value heads.
-    pub kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-    /// Norm weights of queries and keys, `[head_dim]` each (any offset is already in the weight).
-    pub qk_norm: Option<(VectorId, VectorId)>,
-    /// Epsilon of these norms.
-    pub eps: f64,
-    /// Frequencies.
-    pub rope: RopeId,
-}
-
-/// Softmax attention of the batch's queries over everything their sequences have stored, causal.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AttentionOp {
-    /// `[heads * head_dim]`, from [`Op::QkNormRopeStore`].
-    pub q: Slot,
-    /// `[heads * head_dim]`.
-    pub out: Slot,
-    /// Cache to read.
-    pub state: StateId,
-    /// Query heads.
-    pub heads: usize,
-    /// Key/value heads; query head `h` reads `h / (heads / kv_heads)`.
-    pub kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-    /// A query at `i` sees keys `j` with `i - window < j <= i`.
-    pub window: Option<usize>,
-    /// Factor on the scores.
-    pub scale: f32,
-}
-
-/// `out = down(act(gate x) * up x)`, every part with an optional bias.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GatedFfnOp {
-    /// `[hidden_size]`.
-    pub input: Slot,
-    /// Its `out` is scratch that holds the product afterwards.
-    pub gate: LinearPart,
-    /// Its `out` is scratch.
-    pub up: LinearPart,
-    /// Reads the product; its `out` is the result.
-    pub down: LinearPart,
-    /// Activation of the gate.
-    pub activation: Activation,
-}
-
-/// Logits of chosen rows.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HeadOp {
-    /// `[hidden_size]`, already normed.
-    pub input: Slot,
-    /// `[vocab_size, hidden_size]`.
-    pub weight: MatrixId,
-    /// Logits become `c * tanh(logits / c)`.
-    pub softcap: Option<f32>,
-}
-
 /// An operation on all rows of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
@@ -187,8 +111,29 @@ pub enum Op {
     QkNormRopeStore(QkNormRopeStoreOp),
     /// See [`AttentionOp`].
     Attention(AttentionOp),
+    /// `[query | gate]` per head, taken apart: `q` and `gate` are `[heads * head_dim]`.
+    SplitGate {
+        /// `[heads * 2 * head_dim]`.
+        input: Slot,
+        /// Queries.
+        q: Slot,
+        /// Gates.
+        gate: Slot,
+        /// Width of a head.
+        head_dim: usize,
+    },
+    /// See [`MlaStoreOp`].
+    MlaStore(MlaStoreOp),
+    /// See [`MlaAttentionOp`].
+    MlaAttention(MlaAttentionOp),
+    /// See [`GatedDeltaOp`].
+    GatedDelta(GatedDeltaOp),
+    /// See [`ShortConvOp`].
+    ShortConv(ShortConvOp),
     /// See [`GatedFfnOp`].
     GatedFfn(GatedFfnOp),
+    /// See [`MoeOp`].
+    Moe(MoeOp),
     /// `into += add`.
     Residual {
         /// What is added.
@@ -196,8 +141,36 @@ pub enum Op {
         /// Changed in place.
         into: Slot,
     },
+    /// `out = [first | second]`.
+    Concat {
+        /// The left part.
+        first: Slot,
+        /// The right part.
+        second: Slot,
+        /// Destination.
+        out: Slot,
+    },
+    /// `slot *= factor`.
+    Scale {
+        /// Changed in place.
+        slot: Slot,
+        /// The factor.
+        factor: f32,
+    },
     /// See [`HeadOp`].
     Head(HeadOp),
+}
+
+/// Operations of the prediction head. They embed the *next* tokens and read hidden states that the executor puts
+/// into a slot; their last operation is an [`Op::Head`].
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// Operations in execution order.
+    pub ops: Vec<Op>,
+    /// Where the executor puts the hidden states.
+    pub hidden: Slot,
+    /// What a further draft takes as its hidden states: the head's own output after its norm.
+    pub output: Slot,
 }
 
 /// A model lowered to operations. No executor needs to know more than this.
@@ -205,6 +178,10 @@ pub enum Op {
 pub struct Program {
     /// Operations in execution order.
     pub ops: Vec<Op>,
+    /// What the trunk's hidden states are after its final norm: input of [`Program::draft`].
+    pub final_hidden: Slot,
+    /// The prediction head, if the model has one.
+    pub draft: Option<Draft>,
     /// Activation buffers.
     pub slots: Vec<SlotDecl>,
     /// Matrices, in order of first use.
@@ -213,8 +190,8 @@ pub struct Program {
     pub vectors: Vec<Vec<f32>>,
     /// Rotary tables; layers with equal ones share an entry.
     pub ropes: Vec<RopeTable>,
-    /// Geometry of the attention caches.
-    pub kv_layers: Vec<KvLayer>,
+    /// What the layers remember.
+    pub states: Vec<StateDecl>,
     /// Width of the residual stream.
     pub hidden_size: usize,
     /// Number of logits per row.
@@ -230,12 +207,22 @@ impl Program {
     }
 
     /// Bytes of weights that decoding one token reads: every matrix once, of the embedding one row (unless it is
-    /// also the head).
+    /// also the head), of the experts as many as are chosen.
     pub fn bytes_per_token(&self, weights: &dyn Weights) -> Result<u64, ModelError> {
-        let mut total = self.vectors.iter().map(|v| 4 * v.len() as u64).sum();
+        let mut total: u64 = self.vectors.iter().map(|v| 4 * v.len() as u64).sum();
         for (i, matrix) in self.matrices.iter().enumerate() {
             let bytes = weights.bytes(matrix.tensor)?.len() as u64;
             total += if self.only_embeds(MatrixId(i)) { bytes / matrix.rows.max(1) as u64 } else { bytes };
+        }
+        for op in &self.ops {
+            if let Op::Moe(moe) = op {
+                let mut all = 0u64;
+                for id in moe.experts.iter().flat_map(|e| [e.gate, e.up, e.down]) {
+                    all += weights.bytes(self.matrices[id.0].tensor)?.len() as u64;
+                }
+                let idle = moe.experts.len().saturating_sub(moe.top_k) as u64;
+                total -= all / (moe.experts.len().max(1) as u64) * idle;
+            }
         }
         Ok(total)
     }
