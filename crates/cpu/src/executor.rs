@@ -86,6 +86,8 @@ pub(crate) struct Run {
     pub(crate) logits: Vec<f32>,
     /// Latent attention: `[tokens, heads, kv_rank + rope_dim]`.
     pub(crate) latent: Vec<f32>,
+    /// Gated delta: a span's queries, keys and values after the convolution, `[tokens, channels]`.
+    pub(crate) convolved: Vec<f32>,
     /// One head's interleaved pairs.
     pub(crate) pairs: Vec<f32>,
     pub(crate) moe: ops::MoeBuffers,
@@ -130,6 +132,7 @@ impl CpuExecutor {
             head_input: Vec::new(),
             logits: Vec::new(),
             latent: Vec::new(),
+            convolved: Vec::new(),
             pairs: Vec::new(),
             moe: ops::MoeBuffers::default(),
             pool,

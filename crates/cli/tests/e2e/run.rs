@@ -213,11 +213,22 @@ fn what_cannot_run_is_named() {
     let moe = repository("interop/qwen3_moe-vbit.cmf");
     assert_eq!(on("verify", &moe, &["--json"]).json()["ok"], true);
     assert_eq!(on("info", &moe, &["--json"]).json()["format"], "cmf");
-    on("run", &moe, &["--ids", "1,2"]).fails(&["qwen3_moe-vbit.cmf", "moe"]);
+    for command in ["run", "logits"] {
+        on(command, &moe, &["--ids", "1,2"]).fails(&["qwen3_moe-vbit.cmf", "cannot be run", "moe"]);
+    }
+    on("bench", &moe, &["-p", "2", "-n", "0", "-r", "1"]).fails(&["cannot be run"]);
+}
+
+/// A hybrid that the public v0.4.0 tool wrote: both executors give the same most probable tokens.
+#[test]
+fn hybrids_of_other_writers_run() {
     let hybrid = repository("interop/qwen3_5-q8.cmf");
     assert_eq!(on("verify", &hybrid, &["--json"]).json()["ok"], true);
-    for command in ["run", "logits"] {
-        on(command, &hybrid, &["--ids", "1,2"]).fails(&["qwen3_5-q8.cmf", "cannot be run", "linear"]);
-    }
+    let tokens = |executor| {
+        let options = ["--ids", "1,2,3", "-n", "8", "--greedy", "--ignore-eos", "--json", "--executor", executor];
+        on("run", &hybrid, &options).json()["tokens"].clone()
+    };
+    assert_eq!(tokens("cpu"), tokens("reference"));
+}
     on("bench", &hybrid, &["-p", "2", "-n", "0", "-r", "1"]).fails(&["cannot be run"]);
 }

@@ -39,6 +39,15 @@ pub(super) fn read(source: &Source<'_>, defaults: &Defaults) -> Result<Option<Mo
     if num_experts > MAX_EXPERTS / (source.hyper.layers + source.hyper.nextn) {
         return Err(GgufError::bad_key(keys.key("expert_count"), format!("{num_experts} is too large")));
     }
+    // The router is in the file, so that this bounds the number of experts by the file's length.
+    let router = format!("blk.{first}.{ROUTER}");
+    let expected = vec![num_experts as u64, source.hidden()];
+    match source.shape_of(&router) {
+        Some(found) if *found != *expected => {
+            return Err(GgufError::Shape { name: router, expected, found: found.to_vec() });
+        }
+        _ => {}
+    }
     let top_k = keys.size("expert_used_count")?;
     if top_k > num_experts {
         let reason = format!("{top_k} of {num_experts} experts cannot be used");

@@ -90,7 +90,7 @@ fn writes_what_the_report_says() {
         [(EMBED, Dtype::Q8_2f), (GATE, Dtype::Q4Tiled), (DOWN, Dtype::Q8_2f), ("model.norm.weight", Dtype::F32)];
     assert_eq!(stored, expected);
     let values = (model().tensors[2].load)().unwrap();
-    let payload = encode(&Encoding::Q4Tiled, &values, 48, 64).unwrap();
+    let payload = encode_fitted(&Encoding::Q4Tiled, Fit::LeastSquares, &values, 48, 64).unwrap();
     assert_eq!(file.data(1).unwrap(), payload);
     assert_eq!(file.vocab(), Some(b"{}".as_slice()));
     assert!(file.verify().ok);
@@ -142,7 +142,7 @@ fn at_most_two_tensors_are_in_memory() {
     };
     let mut written = 0;
     let mut most = 0;
-    stream(&model.tensors, &choices, &NoProgress, |_, _, _| {
+    stream(&model.tensors, &choices, Fit::Peak, &NoProgress, |_, _, _| {
         // Give the loader all the time it wants to run ahead.
         std::thread::sleep(std::time::Duration::from_millis(20));
         most = most.max(loaded.load(Ordering::SeqCst) - written);

@@ -78,8 +78,9 @@ fn without_query_scale(arch: &mut Value) {
 
 #[test]
 fn fixtures_come_back_as_their_checkpoints() {
-    let same: fn(&mut Value) = |_| {};
-    let cases: [(&str, &str, fn(&mut Value)); 13] = [
+    type Change = fn(&mut Value);
+    let same: Change = |_| {};
+    let cases: [(&str, &str, Change); 13] = [
         ("mixtral", "llama", same),
         ("qwen2_moe", "qwen2moe", same),
         ("qwen3_moe", "qwen3moe", same),
@@ -500,6 +501,35 @@ fn sliding_layers_may_be_listed() {
     writer.set("gemma2.attention.sliding_window_pattern", Item::U32(4));
     let arch = import(writer.file()).unwrap().header.arch;
     assert_eq!(arch.sliding_layers, Some(vec![true, true, true, false]));
+}
+
+/// Sizes that do not fit the tensors are errors, never panics or large allocations.
+#[test]
+fn wild_sizes_are_refused() {
+    let cases = [
+        ("mixtral", "llama"),
+        ("qwen2_moe", "qwen2moe"),
+        ("qwen3_next", "qwen3next"),
+        ("qwen3_5", "qwen35"),
+        ("gemma3_text", "gemma3"),
+        ("phi3", "phi3"),
+        ("deepseek_v3", "deepseek2"),
+    ];
+    for (name, arch) in cases {
+        let sound = written(&model(name), arch);
+        let is_size = |(key, item): &&(String, Item)| matches!(item, Item::U32(_)) && key.starts_with(arch);
+        for (key, _) in sound.items.iter().filter(is_size) {
+            for value in [0, 1, 3, 1 << 26, u32::MAX] {
+                let mut writer = sound.clone();
+                writer.set(key, Item::U32(value));
+                if let Ok(model) = import(writer.file()) {
+                    for tensor in model.tensors {
+                        assert_eq!((tensor.load)().unwrap().len() as u64, tensor.len(), "{key} = {value}: {tensor:?}");
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! Gated delta net between its projections, one value head per item: convolution, norms, the delta rule, output norm.
+//! Gated delta net between its projections, two dispatches per span: the convolution, by groups of channels; then
+//! norms, the delta rule and the output norm, by value heads.
 //!
-//! Bytes read per item: its part of the state once per span, its channels of the inputs once (those of queries and
-//! keys once per value head that shares them).
+//! Bytes read: the inputs once; per head its part of the state once per span, and its convolved channels once (those of
+//! queries and keys once per value head that shares them).
 //!
 //! A span is cut into chunks of [`CHUNK`] tokens, counted from its own start. A chunk of [`CHUNKED_FROM`] tokens or
 //! more is computed in its matrix form, a shorter one token by token. The two agree to rounding only, so feeding the
@@ -12,7 +13,6 @@ mod chunk;
 use cortiq_model::{Batch, GatedDeltaOp, ModelError};
 
 use super::conv::{Conv, advance};
-use super::elementwise::rms_norm;
 use super::softmax::sigmoid;
 use crate::executor::{Model, Run};
 use crate::kernels::{DeltaSteps, Isa};
@@ -22,6 +22,9 @@ pub(crate) use chunk::{CHUNK, Chunk};
 
 /// Shortest chunk for which the matrix form is faster than the recurrence.
 const CHUNKED_FROM: usize = 8;
+
+/// Channels of the convolution that a worker takes at a time.
+const CONV_TILE: usize = 512;
 
 /// Added to the sum of squares of queries and keys.
 const L2_EPS: f32 = 1e-6;
@@ -49,17 +52,27 @@ fn spans(
     op: &GatedDeltaOp,
     out: &mut [f32],
 ) -> Result<(), ModelError> {
-    let Run { slots, state, pool, .. } = run;
+    let Run { slots, state, pool, convolved, .. } = run;
     let (channels, width) = (op.channels(), op.value_heads * op.value_dim);
     let vector = |id: cortiq_model::VectorId| model.program.vectors[id.0].as_slice();
     for (first, span) in batch.first_rows() {
         let rows = |slot: cortiq_model::Slot, width: usize| &slots[slot.0][first * width..(first + span.len) * width];
         let (ring, matrices) = state.recurrent_mut(span.sequence, op.state.0)?.split_at_mut(op.ring_floats());
         let qkv = rows(op.qkv, channels);
+        let conv = Conv { taps: model.taps(op.conv), ring, rows: qkv, width: channels };
+        convolved.resize(span.len * channels, 0.0);
+        pool.run_columns(&[Columns::new(convolved, channels)], CONV_TILE, 1, |_, _, mut tile| {
+            let columns = tile.first..tile.first + tile.count;
+            for t in 0..span.len {
+                let row = tile.row(t);
+                conv.apply(model.isa, t, columns.clone(), row);
+                model.isa.silu(row);
+            }
+        })?;
         let layer = Layer {
             op,
             isa: model.isa,
-            conv: Conv { taps: model.taps(op.conv), ring, rows: qkv, width: channels },
+            qkv: convolved,
             z: rows(op.z, width),
             a: rows(op.a, op.value_heads),
             b: rows(op.b, op.value_heads),
@@ -81,7 +94,8 @@ fn spans(
 struct Layer<'a> {
     op: &'a GatedDeltaOp,
     isa: Isa,
-    conv: Conv<'a>,
+    /// After the convolution and SiLU.
+    qkv: &'a [f32],
     z: &'a [f32],
     a: &'a [f32],
     b: &'a [f32],
@@ -114,7 +128,7 @@ impl Layer<'_> {
             let (q, k) = (&mut q[..count * key_dim], &mut k[..count * key_dim]);
             let v = &mut v[..count * value_dim];
             let (log_decay, beta) = (&mut log_decay[..count], &mut beta[..count]);
-            self.convolve(head, start, q, k, v);
+            self.split(head, start, q, k, v);
             self.gates(head, start, log_decay, beta);
             if count < CHUNKED_FROM {
                 let kq = &mut kq[..count];
@@ -127,20 +141,21 @@ impl Layer<'_> {
                 Chunk { state, q, k, v, log_decay, beta, key_dim, value_dim }.run(self.isa, free);
             }
             for (t, v) in v.chunks_exact_mut(value_dim).enumerate() {
-                rms_norm(v, Some(self.norm), self.op.eps);
+                let mean = f64::from(self.isa.dot(v, v)) / value_dim as f64;
+                let inverse = (1.0 / (mean + self.op.eps).sqrt()) as f32;
                 let from = ((start + t) * self.op.value_heads + head) * value_dim;
                 gate.copy_from_slice(&self.z[from..from + value_dim]);
                 self.isa.silu(gate);
-                for ((y, v), gate) in tile.row(start + t).iter_mut().zip(v).zip(&*gate) {
-                    *y = *v * gate;
+                let factors = self.norm.iter().zip(&*gate);
+                for ((y, v), (weight, gate)) in tile.row(start + t).iter_mut().zip(v).zip(factors) {
+                    *y = *v * inverse * weight * gate;
                 }
             }
         }
     }
 
-    /// Queries, keys and values of a chunk, after the convolution and SiLU; queries and keys of length 1, queries
-    /// divided by `sqrt(key_dim)`.
-    fn convolve(&self, head: usize, start: usize, q: &mut [f32], k: &mut [f32], v: &mut [f32]) {
+    /// Queries, keys and values of a chunk; queries and keys of length 1, queries divided by `sqrt(key_dim)`.
+    fn split(&self, head: usize, start: usize, q: &mut [f32], k: &mut [f32], v: &mut [f32]) {
         let (key_dim, value_dim) = (self.op.key_dim, self.op.value_dim);
         let keys = self.op.key_heads * key_dim;
         let key_head = head / (self.op.value_heads / self.op.key_heads);
@@ -150,9 +165,9 @@ impl Layer<'_> {
             (&mut *k, keys + key_head * key_dim, key_dim, Some(1.0)),
             (&mut *v, 2 * keys + head * value_dim, value_dim, None),
         ] {
-            for (t, row) in target.chunks_exact_mut(width).enumerate() {
-                self.conv.apply(self.isa, start + t, from..from + width, row);
-                self.isa.silu(row);
+            let rows = self.qkv.chunks_exact(self.op.channels()).skip(start);
+            for (row, source) in target.chunks_exact_mut(width).zip(rows) {
+                row.copy_from_slice(&source[from..from + width]);
                 if let Some(scale) = scale {
                     let inverse = scale / (self.isa.dot(row, row) + L2_EPS).sqrt();
                     row.iter_mut().for_each(|x| *x *= inverse);
