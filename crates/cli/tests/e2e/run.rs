@@ -230,5 +230,3 @@ fn hybrids_of_other_writers_run() {
     };
     assert_eq!(tokens("cpu"), tokens("reference"));
 }
-    on("bench", &hybrid, &["-p", "2", "-n", "0", "-r", "1"]).fails(&["cannot be run"]);
-}
