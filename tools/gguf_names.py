@@ -80,7 +80,7 @@ def names(arch):
             raise SystemExit(f"{arch}: no name for {stem}")
         out[stem.replace("layers.0.", "layers.{bid}.")] = found.replace("blk.0.", "blk.{bid}.")
     out.update({name: TENSOR_NAMES[tensor] for name, tensor in EXTRA.get(arch, {}).items()})
-    if arch.startswith("qwen35"):
+    if arch in ("qwen3next", "qwen35", "qwen35moe"):
         out.update({f"model.layers.{{bid}}.{s}": TENSOR_NAMES[t] for s, t in NEXTN_TENSORS.items()})
     return out
 

@@ -11,6 +11,7 @@ mod model_options;
 mod output;
 mod progress;
 mod sampling_options;
+mod speculative_options;
 mod synthetic;
 mod values;
 

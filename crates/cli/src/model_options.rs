@@ -128,7 +128,6 @@ pub fn open_engine(
         executor: executor.executor.into(),
         threads: executor.threads(config),
         context: context.value,
-        owned: options.owned,
         skill: options.skill.clone(),
     };
     Engine::from_file(Arc::new(file), &engine_options).map_err(|error| match error {

@@ -71,6 +71,43 @@ fn percent(done: u64, total: u64) -> u64 {
     if total == 0 { 100 } else { (u128::from(done) * 100 / u128::from(total)) as u64 }
 }
 
+/// Progress of a download, one meter per file.
+pub struct DownloadProgress {
+    quiet: bool,
+    meter: RefCell<Option<(String, Meter)>>,
+}
+
+impl DownloadProgress {
+    /// A progress display that prints nothing when `quiet` and not on a terminal.
+    pub fn new(quiet: bool) -> Self {
+        Self { quiet, meter: RefCell::new(None) }
+    }
+}
+
+impl Progress for DownloadProgress {
+    fn download(&self, file: &str, done_bytes: u64, total_bytes: u64) {
+        let mut meter = self.meter.borrow_mut();
+        if meter.as_ref().is_none_or(|(name, _)| name != file) {
+            if let Some((_, finished)) = meter.take() {
+                finished.finish();
+            }
+            *meter = Some((file.to_owned(), Meter::new(total_bytes, Unit::Bytes, self.quiet)));
+        }
+        if let Some((_, meter)) = &*meter {
+            meter.set(done_bytes, file);
+            if done_bytes >= total_bytes {
+                meter.finish();
+            }
+        }
+    }
+
+    fn start(&self, _total_bytes: u64, _tensors: usize) {}
+
+    fn tensor(&self, _name: &str, _done_bytes: u64) {}
+
+    fn finish(&self) {}
+}
+
 /// Progress of a conversion.
 pub struct ConvertProgress {
     quiet: bool,

@@ -5,7 +5,7 @@
 use std::ops::ControlFlow;
 
 use cortiq_conformance::{MODELS, MTP_MODELS, convert_fixture, golden, max_abs_diff};
-use cortiq_engine::{Engine, EngineOptions, ExecutorKind, GenerateOptions, SamplingParams};
+use cortiq_engine::{Engine, EngineOptions, ExecutorKind, GenerateOptions, SamplingParams, Speculation};
 use cortiq_model::{
     Batch, DraftInput, DraftSource, Executor, MappedWeights, Op, Program, RopeTable, Span, StateLimits,
 };
@@ -14,8 +14,14 @@ use cortiq_reference::ReferenceExecutor;
 
 fn greedy(engine: &mut Engine, prompt: &[u32], count: usize) -> Vec<u32> {
     let mut sequence = engine.sequence().unwrap();
-    let options =
-        GenerateOptions { max_tokens: count, sampling: SamplingParams::greedy(), stop: Vec::new(), ignore_eos: true };
+    let options = GenerateOptions {
+        max_tokens: count,
+        sampling: SamplingParams::greedy(),
+        stop: Vec::new(),
+        ignore_eos: true,
+        speculative: Speculation::Off,
+        always_speculate: false,
+    };
     let result = engine.generate(&mut sequence, prompt, &options, &mut |_| ControlFlow::Continue(())).unwrap();
     engine.close(sequence).unwrap();
     result.tokens

@@ -1,5 +1,4 @@
 //! Source files: regular files only, so that a pipe or a device is an error instead of a hang.
-#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
@@ -45,6 +44,7 @@ pub(crate) struct MappedFile {
 
 impl MappedFile {
     /// Maps a regular file.
+    #[allow(unsafe_code)]
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let file = open(path)?;
         // SAFETY: the map is private to this value and only ever read. Another process that shortens the file could

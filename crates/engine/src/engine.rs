@@ -35,15 +35,13 @@ pub struct EngineOptions {
     pub threads: Option<usize>,
     /// Longest sequence; the model's own limit, at most 8,192, when none.
     pub context: Option<usize>,
-    /// Read the file into memory instead of mapping it: safe whatever happens to the file meanwhile.
-    pub owned: bool,
     /// Skill whose tensors replace the originals.
     pub skill: Option<String>,
 }
 
 /// One open model.
 pub struct Engine {
-    executor: Box<dyn Executor>,
+    pub(crate) executor: Box<dyn Executor>,
     tokenizer: Option<Tokenizer>,
     template: Option<ChatTemplate>,
     /// Tokens that end an answer.
@@ -55,10 +53,10 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Opens a container (any shard of it) and prepares its executor.
+    /// Maps a container (any shard of it) and prepares its executor. [`Engine::from_file`] takes one that was opened
+    /// in another way.
     pub fn open(path: &Path, options: &EngineOptions) -> Result<Self, EngineError> {
-        let file = if options.owned { CmfFile::open_sharded_owned(path)? } else { CmfFile::open_sharded(path)? };
-        Self::from_file(Arc::new(file), options)
+        Self::from_file(Arc::new(CmfFile::open_sharded(path)?), options)
     }
 
     /// Prepares the executor of an open container.
@@ -216,16 +214,31 @@ impl Engine {
     }
 
     /// Makes `sequence` hold exactly `ids`, of which it keeps the first `kept`, and returns the logits of the last one.
-    pub(crate) fn feed(&mut self, sequence: &mut Sequence, ids: &[u32], kept: usize) -> Result<&[f32], EngineError> {
+    /// `with_head` keeps the state of the prediction head too, but for the last position, whose next token is open.
+    pub(crate) fn feed(
+        &mut self,
+        sequence: &mut Sequence,
+        ids: &[u32],
+        kept: usize,
+        with_head: bool,
+    ) -> Result<Vec<f32>, EngineError> {
         self.executor.states().truncate(sequence.id, kept)?;
         sequence.tokens.truncate(kept);
         sequence.known_len = ids.len();
         let mut start = kept;
         while ids.len() - start > PREFILL_CHUNK {
-            self.extend(sequence, &ids[start..start + PREFILL_CHUNK], LogitRows::None)?;
-            start += PREFILL_CHUNK;
+            let end = start + PREFILL_CHUNK;
+            self.extend(sequence, &ids[start..end], LogitRows::None)?;
+            if with_head {
+                self.teach_head(0, &ids[start + 1..=end])?;
+            }
+            start = end;
         }
-        self.extend(sequence, &ids[start..], LogitRows::Last)
+        let logits = self.extend(sequence, &ids[start..], LogitRows::Last)?.to_vec();
+        if with_head {
+            self.teach_head(0, &ids[start + 1..])?;
+        }
+        Ok(logits)
     }
 
     /// Appends `ids` to `sequence` in one step; returns the logits asked for, `[rows, vocab_size]`.

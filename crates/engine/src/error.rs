@@ -43,6 +43,9 @@ pub enum EngineError {
     /// A number of threads that cannot be.
     #[error("{0} threads are not possible; allowed are 1 to 1024")]
     Threads(usize),
+    /// A number of tokens to guess that cannot be.
+    #[error("{0} draft tokens are not possible; allowed are 1 to {max}", max = crate::MAX_DRAFT_TOKENS)]
+    DraftTokens(usize),
     /// A scoring window that cannot be used.
     #[error("a window of {asked} is not possible; allowed are 2 to the context of {context}")]
     Window {

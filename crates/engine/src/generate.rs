@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use crate::{Detokenizer, Engine, EngineError, LogitRows, Sampler, SamplingParams, Sequence, StopMatcher};
+use crate::speculative::Ahead;
+use crate::{Detokenizer, DraftKind, Engine, EngineError, Sampler, SamplingParams, Sequence, Speculation, StopMatcher};
 
 /// What to generate.
 #[derive(Clone, Debug)]
@@ -16,6 +17,10 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Go on after an end token.
     pub ignore_eos: bool,
+    /// Whether and how tokens are guessed ahead; the tokens are the same without, up to the executor's rounding.
+    pub speculative: Speculation,
+    /// Guess on where that is measured to be slower: for measurements and tests.
+    pub always_speculate: bool,
 }
 
 /// Why a generation ended.
@@ -57,6 +62,12 @@ pub struct Generation {
     pub predicted_time: Duration,
     /// Seed of the draws, for repeating it.
     pub seed: u64,
+    /// Who guessed ahead, if anybody was asked to.
+    pub speculation: Option<DraftKind>,
+    /// Guessed tokens that were verified.
+    pub drafted: usize,
+    /// Guessed tokens that became a part of the answer.
+    pub accepted: usize,
 }
 
 /// Turns tokens into text that can be shown.
@@ -116,6 +127,15 @@ impl TextOut {
     }
 }
 
+/// A running generation.
+struct Run<'a> {
+    options: &'a GenerateOptions,
+    sampler: Sampler,
+    ahead: Ahead,
+    out: TextOut,
+    tokens: Vec<u32>,
+}
+
 impl Engine {
     /// Continues `prompt` in `sequence`, which keeps what it shares with the prompt. `on_text` gets the text piece
     /// by piece, never a part of a character, and ends the generation by breaking.
@@ -131,32 +151,22 @@ impl Engine {
         sampler.accept_prompt(prompt)?;
         let stop = StopMatcher::new(&options.stop)?;
         let detokenizer = self.tokenizer().ok().map(|tokenizer| Detokenizer::new(tokenizer, true));
-        let mut out = TextOut { detokenizer, stop, text: String::new() };
+        let out = TextOut { detokenizer, stop, text: String::new() };
+        let mut ahead = self.look_ahead(prompt, options.speculative, !options.always_speculate)?;
 
         let start = Instant::now();
         let reused = self.reusable(sequence, prompt)?;
-        let mut logits = self.feed(sequence, prompt, reused)?.to_vec();
+        self.feed_prompt(sequence, prompt, reused, &mut ahead)?;
         let prompt_time = start.elapsed();
 
-        let mut tokens = Vec::new();
-        let mut finish_reason = FinishReason::Length;
-        while tokens.len() < options.max_tokens {
-            let id = sampler.sample(&mut logits)?;
-            sampler.accept(id)?;
-            tokens.push(id);
-            if !options.ignore_eos && self.eos_token_ids().contains(&id) {
-                finish_reason = FinishReason::Stop;
-                break;
-            }
-            if let Some(reason) = out.token(id, on_text)? {
-                finish_reason = reason;
-                break;
-            }
-            if tokens.len() == options.max_tokens || sequence.tokens().len() + 1 > self.context() {
-                break;
-            }
-            logits.copy_from_slice(self.extend(sequence, &[id], LogitRows::Last)?);
-        }
+        let mut run = Run { options, sampler, ahead, out, tokens: Vec::new() };
+        let decoded = self.decode(sequence, &mut run, on_text);
+        // Also after an error: no snapshot and no guessed token may stay.
+        let settled = self.settle(sequence, &mut run.ahead);
+        let mut finish_reason = decoded?;
+        settled?;
+        let Run { sampler, ahead, mut out, tokens, .. } = run;
+        self.finish_head(&ahead, tokens.last().copied())?;
         if let Some(reason) = out.finish(on_text)? {
             finish_reason = reason;
         }
@@ -168,6 +178,37 @@ impl Engine {
             prompt_time,
             predicted_time: start.elapsed() - prompt_time,
             seed: sampler.seed(),
+            speculation: ahead.kind(),
+            drafted: ahead.drafted,
+            accepted: ahead.accepted,
         })
+    }
+
+    /// Draws tokens until there is a reason to end. The last one is not fed to the model.
+    fn decode(
+        &mut self,
+        sequence: &mut Sequence,
+        run: &mut Run<'_>,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<FinishReason, EngineError> {
+        let Run { options, sampler, ahead, out, tokens } = run;
+        while tokens.len() < options.max_tokens {
+            let id = sampler.sample(ahead.logits())?;
+            sampler.accept(id)?;
+            ahead.choose(id);
+            tokens.push(id);
+            if !options.ignore_eos && self.eos_token_ids().contains(&id) {
+                return Ok(FinishReason::Stop);
+            }
+            if let Some(reason) = out.token(id, on_text)? {
+                return Ok(reason);
+            }
+            let left = options.max_tokens - tokens.len();
+            if left == 0 || self.settled_len(sequence, ahead) + 1 > self.context() {
+                break;
+            }
+            self.advance(sequence, ahead, id, left)?;
+        }
+        Ok(FinishReason::Length)
     }
 }

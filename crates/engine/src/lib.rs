@@ -11,6 +11,7 @@ mod generate;
 mod perplexity;
 pub mod sampler;
 mod sequence;
+mod speculative;
 pub mod stop;
 pub mod tokenizer;
 
@@ -22,5 +23,6 @@ pub use generate::{FinishReason, GenerateOptions, Generation};
 pub use perplexity::{Perplexity, PerplexityOptions};
 pub use sampler::{Sampler, SamplingParams};
 pub use sequence::Sequence;
+pub use speculative::{DraftKind, MAX_DRAFT_TOKENS, Speculation};
 pub use stop::{StopMatcher, StopOutcome};
 pub use tokenizer::{SpecialTokens, Tokenizer};

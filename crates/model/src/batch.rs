@@ -95,15 +95,9 @@ impl Batch<'_> {
 
     /// Makes room for all spans in `states`; on failure no sequence has grown.
     pub fn append_to(&self, states: &mut dyn SequenceState) -> Result<(), ModelError> {
-        for (i, span) in self.spans.iter().enumerate() {
-            if let Err(error) = states.append(span.sequence, span.len) {
-                for done in &self.spans[..i] {
-                    states.truncate(done.sequence, done.start)?;
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
+        // What can fail comes first: a sequence that has grown cannot always shrink again.
+        self.spans.iter().try_for_each(|span| states.reserve(span.sequence, span.len))?;
+        self.spans.iter().try_for_each(|span| states.append(span.sequence, span.len))
     }
 
     /// Undoes [`Batch::append_to`] after a step that failed half-way. A sequence that cannot go back is emptied.

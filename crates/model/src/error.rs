@@ -77,6 +77,12 @@ pub enum ModelError {
         /// Bytes allowed.
         limit: usize,
     },
+    /// The system has no memory for the state.
+    #[error("no memory for {bytes} bytes of sequence state")]
+    OutOfMemory {
+        /// Bytes wanted.
+        bytes: usize,
+    },
     /// A sequence cannot go back: a recurrent layer has moved on, or a window has passed.
     #[error("a sequence of {from} positions cannot go back to {to}")]
     CannotRewind {

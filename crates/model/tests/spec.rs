@@ -34,9 +34,14 @@ fn model() -> (Header, OwnedWeights) {
     (SHAPE.header(), weights)
 }
 
+fn list_extensions(header: &mut Header) {
+    header.extensions = header.implied_extensions().into_iter().map(str::to_owned).collect();
+}
+
 fn program(change: impl FnOnce(&mut Header, &mut OwnedWeights)) -> Result<Program, ModelError> {
     let (mut header, mut weights) = model();
     change(&mut header, &mut weights);
+    list_extensions(&mut header);
     Program::from_weights(&header, &weights)
 }
 
@@ -104,8 +109,10 @@ fn windows_follow_sliding_layers() {
     };
     assert_eq!(windows(&header), [Some(7), Some(7)]);
     header.arch.sliding_layers = Some(vec![false, true]);
+    list_extensions(&mut header);
     assert_eq!(windows(&header), [None, Some(7)]);
     header.arch.sliding_layers = None;
+    list_extensions(&mut header);
     header.arch.sliding_window_pattern = Some(2);
     assert_eq!(windows(&header), [Some(7), None], "every second layer is global");
 }

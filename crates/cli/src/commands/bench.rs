@@ -14,9 +14,11 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
+use crate::commands::bench_speculative::{Comparison, compare};
 use crate::config::{Config, Origin, Setting};
 use crate::model_options::{ExecutorName, ExecutorOptions, FileOptions, open_engine, open_file, positive};
 use crate::output::{Usage, human_bytes, note, print_json, print_text, table};
+use crate::speculative_options::SpeculativeOptions;
 use crate::synthetic::{check_memory, random_weights};
 use crate::values::QuantName;
 
@@ -31,6 +33,7 @@ const BANDWIDTH_PASSES: usize = 5;
     group = ArgGroup::new("subject").required(true).args(["model", "shape"]),
     after_help = format!("Examples:\n  \
         cortiq bench model.cmf\n  \
+        cortiq bench model.cmf --speculative auto   compares answers with and without guesses too\n  \
         cortiq bench --shape qwen3-0.6b --quant q4t -p 512 -n 64\n\n\
         Shapes: {}. GB/s are bytes of weights read.", shape_names())
 )]
@@ -58,6 +61,8 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     executor: ExecutorOptions,
+    #[command(flatten)]
+    speculative: SpeculativeOptions,
 }
 
 fn shape_names() -> String {
@@ -77,6 +82,8 @@ struct Subject {
 #[derive(Serialize)]
 struct Report {
     rows: Vec<Row>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speculative: Option<Comparison>,
 }
 
 #[derive(Serialize)]
@@ -88,17 +95,37 @@ struct Row {
     bandwidth_fraction: f64,
 }
 
+/// Tokens per second of several repetitions.
 #[derive(Serialize)]
-struct Spread {
-    median: f64,
+pub struct Spread {
+    /// The middle one.
+    pub median: f64,
     min: f64,
     max: f64,
+}
+
+impl Spread {
+    /// Of repetitions that computed `tokens` in each of `times`, which are seconds.
+    pub fn of(tokens: usize, times: &[f64]) -> Self {
+        let mut sorted: Vec<f64> = times.iter().map(|seconds| seconds.max(1e-9)).collect();
+        sorted.sort_by(f64::total_cmp);
+        let rate = |seconds: f64| tokens as f64 / seconds;
+        Self {
+            median: rate(median(&sorted)),
+            min: sorted.last().copied().map_or(0.0, rate),
+            max: sorted.first().copied().map_or(0.0, rate),
+        }
+    }
 }
 
 /// Measures.
 pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
     if args.prompt_tokens == 0 && args.predict_tokens == 0 {
         bail!(Usage("-p 0 and -n 0 together leave nothing to measure".to_owned()));
+    }
+    args.speculative.check()?;
+    if args.speculative.on() && args.predict_tokens == 0 {
+        bail!(Usage("--speculative needs tokens to predict: -n above 0".to_owned()));
     }
     let shape = args.shape.as_deref().map(find_shape).transpose()?;
     let threads = match args.executor.executor {
@@ -114,8 +141,20 @@ pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
         (None, Some(shape), Some(quant)) => from_shape(&shape, quant, args, threads)?,
         _ => bail!(Usage("give a model, or --shape and --quant".to_owned())),
     };
+    // Before the long part, so that a wish that cannot be fulfilled is refused at once.
+    let speculative = args.speculative.choose(&subject.engine)?;
     let rows = measure(&mut subject, args, bandwidth / 1e9)?;
-    if args.json { print_json(&Report { rows }) } else { print_rows(&rows, &subject, threads) }
+    let comparison = if args.speculative.on() {
+        let prompt = random_ids(args.prompt_tokens.max(1), subject.engine.vocab_size());
+        Some(compare(&mut subject.engine, &prompt, args.predict_tokens, speculative, args.repetitions)?)
+    } else {
+        None
+    };
+    if args.json {
+        return print_json(&Report { rows, speculative: comparison });
+    }
+    print_rows(&rows, &subject, threads)?;
+    comparison.map_or(Ok(()), |comparison| print_text(&comparison.line()))
 }
 
 fn find_shape(name: &str) -> anyhow::Result<NamedShape> {
@@ -124,6 +163,10 @@ fn find_shape(name: &str) -> anyhow::Result<NamedShape> {
 
 /// Positions that the longest test needs.
 fn context(args: &Args) -> usize {
+    if args.speculative.on() {
+        // An answer after a prompt.
+        return args.prompt_tokens.max(1).saturating_add(args.predict_tokens);
+    }
     args.prompt_tokens.max(args.predict_tokens)
 }
 
@@ -226,22 +269,9 @@ fn in_sequence(
 
 /// A row of a test that computed `tokens` and read `bytes` of weights in each of `times`.
 fn row(test: String, tokens: usize, bytes: u64, times: &[f64], bandwidth: f64) -> Row {
-    let mut sorted: Vec<f64> = times.iter().map(|seconds| seconds.max(1e-9)).collect();
-    sorted.sort_by(f64::total_cmp);
-    let rate = |seconds: f64| tokens as f64 / seconds;
-    let median = median(&sorted);
-    let gb_s = bytes as f64 / median / 1e9;
-    Row {
-        test,
-        tok_s: Spread {
-            median: rate(median),
-            min: sorted.last().copied().map_or(0.0, rate),
-            max: sorted.first().copied().map_or(0.0, rate),
-        },
-        gb_s,
-        bandwidth_gb_s: bandwidth,
-        bandwidth_fraction: gb_s / bandwidth.max(1e-9),
-    }
+    let tok_s = Spread::of(tokens, times);
+    let gb_s = bytes as f64 * tok_s.median / tokens as f64 / 1e9;
+    Row { test, tok_s, gb_s, bandwidth_gb_s: bandwidth, bandwidth_fraction: gb_s / bandwidth.max(1e-9) }
 }
 
 fn median(sorted: &[f64]) -> f64 {

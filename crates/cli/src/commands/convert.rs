@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::config::{Config, Origin};
 use crate::model_options::in_file;
 use crate::output::{Usage, human_bytes, note, print_json, print_text, table};
-use crate::progress::ConvertProgress;
+use crate::progress::{ConvertProgress, DownloadProgress};
 use crate::values::{QUANT_NAMES, QuantName, TensorRule, mean_bits};
 
 /// Exit code of a process that was interrupted from the keyboard.
@@ -120,7 +120,8 @@ pub fn convert(args: ConvertArgs, config: &Config) -> anyhow::Result<()> {
         );
     }
     let hub = config.hub.options()?;
-    let source = HfSource::open(&args.source, &hub).map_err(|error| match error {
+    let progress = DownloadProgress::new(args.target.json);
+    let source = HfSource::open(&args.source, &hub, &progress).map_err(|error| match error {
         ConvertError::Offline { .. } if config.hub.offline.origin != Origin::Default => {
             anyhow::Error::new(error).context(format!("{} is set", config.hub.offline.origin))
         }

@@ -1,6 +1,7 @@
 //! The commands: one file each, with its flags and what it does.
 
 mod bench;
+mod bench_speculative;
 mod chat;
 mod completions;
 mod convert;

@@ -18,6 +18,7 @@ use crate::model_options::{
 };
 use crate::output::{Usage, for_stdout, note, print_json, write_stdout};
 use crate::sampling_options::SamplingOptions;
+use crate::speculative_options::{Guesses, SpeculativeOptions};
 use crate::values::{TokenIds, stop_string};
 
 /// Flags of `run`.
@@ -64,6 +65,8 @@ pub struct Args {
     #[command(flatten)]
     executor: ExecutorOptions,
     #[command(flatten)]
+    speculative: SpeculativeOptions,
+    #[command(flatten)]
     file: FileOptions,
     #[command(flatten)]
     context: ContextOption,
@@ -85,6 +88,8 @@ struct Answer<'a> {
     text: &'a str,
     finish_reason: &'static str,
     timings: Timings,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speculative: Option<Guesses>,
 }
 
 #[derive(Serialize)]
@@ -98,6 +103,7 @@ struct Timings {
 /// Answers or chats.
 pub fn run(mut args: Args, config: &Config) -> anyhow::Result<()> {
     args.sampling.check()?;
+    args.speculative.check()?;
     let input = input(&mut args)?;
     let file = open_file(&args.model, args.file.owned)?;
     if args.verify {
@@ -110,6 +116,8 @@ pub fn run(mut args: Args, config: &Config) -> anyhow::Result<()> {
         sampling: args.sampling.params(engine.default_sampling()),
         stop: std::mem::take(&mut args.stop),
         ignore_eos: args.ignore_eos,
+        speculative: args.speculative.choose(&engine).map_err(|error| in_file(&args.model, error))?,
+        always_speculate: false,
     };
     let prompt = match input {
         Input::Chat => return chat::run(&mut engine, &options, args.system.as_deref(), args.raw, &args.model),
@@ -177,6 +185,7 @@ fn answer(engine: &mut Engine, prompt: &[u32], options: &GenerateOptions, json: 
             text: &generation.text,
             finish_reason: generation.finish_reason.name(),
             timings: timings(&generation),
+            speculative: Guesses::of(&generation),
         });
     }
     let mut written = Ok(());
@@ -203,8 +212,11 @@ fn timings(generation: &Generation) -> Timings {
 /// One line about how fast it was.
 pub fn speed(generation: &Generation) -> String {
     let rate = |n: usize, time: Duration| n as f64 / time.as_secs_f64().max(1e-9);
+    let guesses = Guesses::of(generation).map_or_else(String::new, |guesses| {
+        format!("; {} of {} guesses by {} right", guesses.accepted, guesses.drafted, guesses.kind)
+    });
     format!(
-        "[prompt: {} tokens, {:.1}/s; answer: {} tokens, {:.1}/s; {}]",
+        "[prompt: {} tokens, {:.1}/s; answer: {} tokens, {:.1}/s{guesses}; {}]",
         generation.prompt_computed,
         rate(generation.prompt_computed, generation.prompt_time),
         generation.tokens.len(),

@@ -268,7 +268,7 @@ fn positive(key: &'static str, value: f64) -> Result<(), CmfError> {
 }
 
 fn fraction(key: &'static str, value: f32) -> Result<(), CmfError> {
-    // Zero is a model without positions.
+    // Readers rotate at least two dimensions, whatever the fraction.
     if (0.0..=1.0).contains(&value) {
         Ok(())
     } else {

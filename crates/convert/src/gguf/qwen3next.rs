@@ -1,5 +1,6 @@
 //! Architecture `qwen3next`: the projections of the delta net are `attn_qkv` and `attn_gate` with the heads in
-//! canonical order (`ssm_in` in the first files, grouped by key head) and `ssm_ba`, grouped by key head.
+//! canonical order (`ssm_in` in the first files, grouped by key head) and `ssm_ba`, grouped by key head. The first
+//! files have no multi-token prediction.
 
 use super::GgufError;
 use super::decoder::{Family, Model, Source};
@@ -8,7 +9,8 @@ use super::hyper::HeadKeys;
 use super::moe;
 use super::plan::{Block, Group, Rows};
 
-pub(super) const FAMILY: Family = Family { arch: "qwen3next", heads: HeadKeys::Uniform, reads: &moe::KEYS, build };
+pub(super) const FAMILY: Family =
+    Family { arch: "qwen3next", heads: HeadKeys::Uniform, reads: &super::qwen35moe::KEYS, build };
 
 fn build(source: &Source<'_>) -> Result<Model, GgufError> {
     let moe = moe::read(source, &moe::Defaults { norm: true, sigmoid: false, ffn_width: false })?;

@@ -217,7 +217,7 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let mut options = hub.options(cache.path());
         let progress = Downloads::default();
-        let source = HfSource::open_with("owner/name", &options, &progress).unwrap();
+        let source = HfSource::open("owner/name", &options, &progress).unwrap();
         let count = source.import().unwrap().tensors.len();
         let progress = progress.0.into_inner();
         assert_eq!(progress.keys().filter(|f| f.ends_with(".safetensors")).count(), 5);
@@ -228,12 +228,12 @@ mod tests {
         let requests = hub.requests.lock().unwrap().clone();
         assert!(!requests.iter().any(|path| path.contains("golden") || path.contains("v4")), "{requests:?}");
 
-        HfSource::open("owner/name", &options).unwrap();
+        HfSource::open("owner/name", &options, &NoProgress).unwrap();
         let again = hub.requests.lock().unwrap()[requests.len()..].to_vec();
         assert_eq!(again, ["/api/models/owner/name/revision/main"]);
 
         options.offline = true;
-        let offline = HfSource::open("owner/name", &options).unwrap();
+        let offline = HfSource::open("owner/name", &options, &NoProgress).unwrap();
         assert_eq!(offline.dir(), source.dir());
         assert_eq!(offline.import().unwrap().tensors.len(), count);
         assert_eq!(hub.requests.lock().unwrap().len(), requests.len() + 1);

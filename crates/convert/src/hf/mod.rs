@@ -45,7 +45,7 @@ use std::path::{Path, PathBuf};
 use cortiq_cmf::{Header, QuantType};
 
 use crate::pipeline::WriteSource;
-use crate::{ConvertError, ImportedModel, NoProgress, Progress, SourceTensor};
+use crate::{ConvertError, ImportedModel, Progress, SourceTensor};
 use config::{JsonFile, Object};
 use family::{Family, Layout, Mapping, Piece};
 use safetensors::RawTensor;
@@ -64,19 +64,12 @@ pub struct HfSource {
 
 impl HfSource {
     /// Opens `source`: a directory if there is one of that name, else a repository id
-    /// `owner/name[@revision]`, which is downloaded into the cache where needed.
+    /// `owner/name[@revision]`, which is downloaded into the cache where needed, as told to
+    /// `progress`.
     ///
     /// # Errors
     /// Neither a directory nor an id; files that cannot be fetched.
-    pub fn open(source: &str, hub: &HubOptions) -> Result<Self, ConvertError> {
-        Self::open_with(source, hub, &NoProgress)
-    }
-
-    /// As [`HfSource::open`]; downloads are told to `progress`.
-    ///
-    /// # Errors
-    /// As for [`HfSource::open`].
-    pub fn open_with(source: &str, hub: &HubOptions, progress: &dyn Progress) -> Result<Self, ConvertError> {
+    pub fn open(source: &str, hub: &HubOptions, progress: &dyn Progress) -> Result<Self, ConvertError> {
         let path = Path::new(source);
         if path.exists() {
             return Self::local(path);

@@ -15,9 +15,13 @@ pub use bandwidth::{BANDWIDTH_BYTES, read_bandwidth};
 pub(crate) use delta::DeltaSteps;
 pub(crate) use products::{Left, Right};
 
-/// Instruction set that the kernels were compiled for.
+/// Kernels for an instruction set that this processor has: there is no other way to make one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Isa {
+pub struct Isa(Kind);
+
+/// Instruction set that kernels were compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
     /// Whatever the target guarantees.
     Portable,
     /// AVX2 with FMA.
@@ -30,73 +34,74 @@ impl Isa {
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            return Self::Avx2;
+            return Self(Kind::Avx2);
         }
-        Self::Portable
+        Self(Kind::Portable)
     }
 
     /// Every one that this processor has.
     pub fn available() -> Vec<Self> {
         let best = Self::detect();
-        if best == Self::Portable { vec![best] } else { vec![Self::Portable, best] }
+        let portable = Self(Kind::Portable);
+        if best == portable { vec![best] } else { vec![portable, best] }
     }
 
     /// `out[t * rows + r] = weights[r] · x[t]` for row-major `weights` `[rows, cols]` and `x` `[n, cols]`.
     ///
     /// Reads `4 * rows * cols` bytes of weights once per three rows of `x`; the caller keeps them in the L1 cache.
-    pub fn dot_rows(self, weights: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
-        match self {
-            Self::Portable => portable::dot_rows(weights, x, cols, out),
+    pub(crate) fn dot_rows(self, weights: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
+        match self.0 {
+            Kind::Portable => portable::dot_rows(weights, x, cols, out),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
-            Self::Avx2 => unsafe { avx2::dot_rows(weights, x, cols, out) },
+            // SAFETY: only `detect` makes this kind, on a processor with AVX2 and FMA.
+            Kind::Avx2 => unsafe { avx2::dot_rows(weights, x, cols, out) },
         }
     }
 
     /// `a · b`, in the same order of summation as [`Isa::dot_rows`].
-    pub fn dot(self, a: &[f32], b: &[f32]) -> f32 {
+    pub(crate) fn dot(self, a: &[f32], b: &[f32]) -> f32 {
         let mut out = [0.0];
         self.dot_rows(a, b, a.len(), &mut out);
         out[0]
     }
 
     /// `y += factor * x`.
-    pub fn add_scaled(self, y: &mut [f32], factor: f32, x: &[f32]) {
-        match self {
-            Self::Portable => portable::add_scaled(y, factor, x),
+    pub(crate) fn add_scaled(self, y: &mut [f32], factor: f32, x: &[f32]) {
+        match self.0 {
+            Kind::Portable => portable::add_scaled(y, factor, x),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
-            Self::Avx2 => unsafe { avx2::add_scaled(y, factor, x) },
+            // SAFETY: only `detect` makes this kind, on a processor with AVX2 and FMA.
+            Kind::Avx2 => unsafe { avx2::add_scaled(y, factor, x) },
         }
     }
 
     /// `y += a * b`, element by element.
     pub(crate) fn multiply_add(self, y: &mut [f32], a: &[f32], b: &[f32]) {
-        match self {
-            Self::Portable => portable::multiply_add(y, a, b),
+        match self.0 {
+            Kind::Portable => portable::multiply_add(y, a, b),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
-            Self::Avx2 => unsafe { avx2::multiply_add(y, a, b) },
+            // SAFETY: only `detect` makes this kind, on a processor with AVX2 and FMA.
+            Kind::Avx2 => unsafe { avx2::multiply_add(y, a, b) },
         }
     }
 
     /// `x = e^x` within 2 units in the last place; 0 below -86.9, infinite above 88.7.
     pub(crate) fn exp(self, x: &mut [f32]) {
-        match self {
-            Self::Portable => portable::exp(x),
+        match self.0 {
+            Kind::Portable => portable::exp(x),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
-            Self::Avx2 => unsafe { avx2::exp(x) },
+            // SAFETY: only `detect` makes this kind, on a processor with AVX2 and FMA.
+            Kind::Avx2 => unsafe { avx2::exp(x) },
         }
     }
 
     /// `x = x / (1 + e^-x)`.
     pub(crate) fn silu(self, x: &mut [f32]) {
-        match self {
-            Self::Portable => portable::silu(x),
+        match self.0 {
+            Kind::Portable => portable::silu(x),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
-            Self::Avx2 => unsafe { avx2::silu(x) },
+            // SAFETY: only `detect` makes this kind, on a processor with AVX2 and FMA.
+            Kind::Avx2 => unsafe { avx2::silu(x) },
         }
     }
 
@@ -104,21 +109,21 @@ impl Isa {
     ///
     /// Every element is one chain of additions over `left.inner`, from what was in `out`: the same whatever the tile.
     pub(crate) fn add_products(self, left: Left<'_>, right: Right<'_>, out: &mut [f32], stride: usize) {
-        match self {
-            Self::Portable => portable::add_products(left, right, out, stride),
+        match self.0 {
+            Kind::Portable => portable::add_products(left, right, out, stride),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
-            Self::Avx2 => unsafe { avx2::add_products(left, right, out, stride) },
+            // SAFETY: only `detect` makes this kind, on a processor with AVX2 and FMA.
+            Kind::Avx2 => unsafe { avx2::add_products(left, right, out, stride) },
         }
     }
 
     /// Steps of the gated delta rule on one head, see [`DeltaSteps`].
     pub(crate) fn delta_steps(self, steps: DeltaSteps<'_>) {
-        match self {
-            Self::Portable => portable::delta_steps(steps),
+        match self.0 {
+            Kind::Portable => portable::delta_steps(steps),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `detect` made this variant only on a processor with AVX2 and FMA.
-            Self::Avx2 => unsafe { avx2::delta_steps(steps) },
+            // SAFETY: only `detect` makes this kind, on a processor with AVX2 and FMA.
+            Kind::Avx2 => unsafe { avx2::delta_steps(steps) },
         }
     }
 }

@@ -26,7 +26,9 @@ pub(super) fn gated_delta(
         b.linear(&name("in_proj_b"), hidden_size, beta)?,
     ];
     b.push(Op::Linear { input, parts });
-    let floats = (conv_kernel - 1) * channels + value_heads * key_dim * value_dim;
+    let floats = (conv_kernel - 1)
+        .saturating_mul(channels)
+        .saturating_add(value_heads.saturating_mul(key_dim).saturating_mul(value_dim));
     let op = GatedDeltaOp {
         qkv,
         z,

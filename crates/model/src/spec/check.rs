@@ -1,45 +1,17 @@
 //! Header values that cannot be, and parts that no operation computes yet.
 
-use cortiq_cmf::{LayerType, ModelArch};
+use cortiq_cmf::{Header, LayerType, ModelArch};
 
 use super::EMBEDDING;
 use crate::{ModelError, Weights};
 
-/// Checks the numbers that shapes and divisions rely on.
-pub(super) fn numbers(arch: &ModelArch) -> Result<(), ModelError> {
-    let invalid = |field, reason: String| Err(ModelError::Header { field, reason });
-    for (field, value) in [
-        ("hidden_size", arch.hidden_size),
-        ("num_layers", arch.num_layers),
-        ("num_attention_heads", arch.num_attention_heads),
-        ("num_kv_heads", arch.num_kv_heads),
-        ("head_dim", arch.head_dim),
-        ("vocab_size", arch.vocab_size),
-        ("max_position_embeddings", arch.max_position_embeddings),
-        ("sliding_window", arch.sliding_window.unwrap_or(1)),
-        ("sliding_window_pattern", arch.sliding_window_pattern.unwrap_or(1)),
-    ] {
+/// Checks the numbers that shapes and divisions rely on: those of the container, and that there is something to run.
+pub(super) fn numbers(header: &Header) -> Result<(), ModelError> {
+    header.check()?;
+    let arch = &header.arch;
+    for (field, value) in [("num_layers", arch.num_layers), ("max_position_embeddings", arch.max_position_embeddings)] {
         if value == 0 {
-            return invalid(field, "it is zero".to_owned());
-        }
-    }
-    for (field, kv_heads) in [
-        ("num_kv_heads", arch.num_kv_heads),
-        ("num_global_kv_heads", arch.num_global_kv_heads.unwrap_or(arch.num_kv_heads)),
-    ] {
-        if kv_heads == 0 || !arch.num_attention_heads.is_multiple_of(kv_heads) {
-            return invalid(field, format!("{} heads cannot share {kv_heads}", arch.num_attention_heads));
-        }
-    }
-    for (field, entries) in [
-        ("layer_types", Some(arch.layer_types.len())),
-        ("sliding_layers", arch.sliding_layers.as_ref().map(Vec::len)),
-        ("rope_layers", arch.rope_layers.as_ref().map(Vec::len)),
-    ] {
-        if let Some(entries) = entries
-            && entries != arch.num_layers
-        {
-            return invalid(field, format!("{entries} entries for {} layers", arch.num_layers));
+            return Err(ModelError::Header { field, reason: "it is zero".to_owned() });
         }
     }
     Ok(())

@@ -104,7 +104,7 @@ impl ModelSpec {
     /// Reads the spec of a model. Whatever the engine cannot run is refused here, by name.
     pub fn new(header: &Header, weights: &dyn Weights) -> Result<Self, ModelError> {
         let arch = &header.arch;
-        check::numbers(arch)?;
+        check::numbers(header)?;
         check::refuse_unknown(arch, weights)?;
         let reader = Reader { arch, weights };
         let layers = (0..arch.num_layers)

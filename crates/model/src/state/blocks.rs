@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::KvLayer;
+use crate::ModelError;
 
 /// Positions per block.
 pub(super) const BLOCK: usize = 32;
@@ -10,6 +11,15 @@ pub(super) const BLOCK: usize = 32;
 /// [`BLOCK`] positions of all layers of a group: per layer the keys as `[kv_heads][BLOCK][key_dim]`, then the values
 /// as `[kv_heads][BLOCK][value_dim]`, all f32.
 pub(super) type Block = Arc<Vec<f32>>;
+
+/// A buffer of zeros; an error where the process would otherwise end for want of memory.
+pub(super) fn zeros(floats: usize) -> Result<Vec<f32>, ModelError> {
+    let mut buffer = Vec::new();
+    let bytes = floats.saturating_mul(size_of::<f32>());
+    buffer.try_reserve_exact(floats).map_err(|_| ModelError::OutOfMemory { bytes })?;
+    buffer.resize(floats, 0.0);
+    Ok(buffer)
+}
 
 /// Layers with the same window: they need the same positions, so they share a block table.
 pub(super) struct Group {
@@ -62,8 +72,11 @@ impl Group {
     }
 
     /// A block that nobody else holds, from the free list if possible.
-    pub(super) fn take(&mut self) -> Block {
-        self.free.pop().unwrap_or_else(|| Arc::new(vec![0.0; self.block_floats]))
+    pub(super) fn take(&mut self) -> Result<Block, ModelError> {
+        match self.free.pop() {
+            Some(block) => Ok(block),
+            None => zeros(self.block_floats).map(Arc::new),
+        }
     }
 
     /// Takes blocks back and returns how many of them nobody else holds.

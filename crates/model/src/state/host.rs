@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::blocks::{BLOCK, Block, Group, Place};
+use super::blocks::{BLOCK, Block, Group, Place, zeros};
 use super::{KvLayer, SequenceId, SequenceState, SnapshotId, StateDecl, StateLimits};
 use crate::ModelError;
 
@@ -69,14 +69,15 @@ impl HostState {
 
     /// An empty store for the given layers.
     pub fn new(layers: &[StateDecl], limits: StateLimits) -> Self {
-        let (mut groups, mut recurrent_floats) = (Vec::new(), 0);
+        let (mut groups, mut recurrent_floats) = (Vec::new(), 0usize);
         let homes = layers
             .iter()
             .map(|decl| match *decl {
                 StateDecl::Kv(layer) => Home::Kv(Group::place(&mut groups, layer)),
                 StateDecl::Recurrent { floats } => {
-                    recurrent_floats += floats;
-                    Home::Recurrent { offset: recurrent_floats - floats, floats }
+                    let offset = recurrent_floats;
+                    recurrent_floats = offset.saturating_add(floats);
+                    Home::Recurrent { offset, floats }
                 }
             })
             .collect();
@@ -88,10 +89,10 @@ impl HostState {
     pub fn bytes_of_sequence(layers: &[StateDecl], positions: usize) -> usize {
         let layer_bytes = layers.iter().map(|decl| match decl {
             StateDecl::Kv(layer) => {
-                let row = 4 * layer.kv_heads * (layer.key_dim + layer.value_dim);
+                let row = layer.kv_heads.saturating_mul(layer.key_dim + layer.value_dim).saturating_mul(4);
                 row.saturating_mul(positions.div_ceil(BLOCK).saturating_mul(BLOCK))
             }
-            StateDecl::Recurrent { floats } => 4 * floats,
+            StateDecl::Recurrent { floats } => floats.saturating_mul(4),
         });
         layer_bytes.fold(0, usize::saturating_add)
     }
@@ -150,8 +151,7 @@ impl HostState {
         let block = self.table(id)?.blocks[group].get(position / BLOCK).and_then(Option::as_ref).ok_or_else(missing)?;
         let copy = if Arc::strong_count(block) > 1 {
             let shared = Arc::clone(block);
-            self.charge(self.groups[group].block_bytes())?;
-            let mut copy = self.groups[group].take();
+            let mut copy = self.take_block(group)?;
             Arc::make_mut(&mut copy).copy_from_slice(&shared);
             Some(copy)
         } else {
@@ -196,14 +196,22 @@ impl HostState {
         Ok(&mut self.table_mut(id)?.recurrent[offset..offset + floats])
     }
 
-    /// Reserves `bytes` of the budget.
-    fn charge(&mut self, bytes: usize) -> Result<(), ModelError> {
+    /// Whether `bytes` more are within the budget.
+    fn check_budget(&self, bytes: usize) -> Result<(), ModelError> {
         let (used, limit) = (self.used_bytes, self.limits.max_bytes);
         if used.saturating_add(bytes) > limit {
             return Err(ModelError::StateFull { wanted: bytes, used, limit });
         }
-        self.used_bytes += bytes;
         Ok(())
+    }
+
+    /// A block of a group, counted.
+    fn take_block(&mut self, group: usize) -> Result<Block, ModelError> {
+        let bytes = self.groups[group].block_bytes();
+        self.check_budget(bytes)?;
+        let block = self.groups[group].take()?;
+        self.used_bytes += bytes;
+        Ok(block)
     }
 
     fn free(&mut self, group: usize, blocks: impl IntoIterator<Item = Block>) {
@@ -249,12 +257,14 @@ impl HostState {
         }
         let table = self.table(id)?;
         let groups = self.groups.iter().enumerate();
-        let bytes = groups.map(|(i, group)| Self::lacking(table, i, positions) * group.block_bytes()).sum();
-        self.charge(bytes)?;
+        let bytes: usize = groups.map(|(i, group)| Self::lacking(table, i, positions) * group.block_bytes()).sum();
+        self.check_budget(bytes)?;
         for group in 0..self.groups.len() {
             let count = Self::lacking(self.table(id)?, group, positions);
-            let fresh: Vec<Option<Block>> = (0..count).map(|_| Some(self.groups[group].take())).collect();
-            self.table_mut(id)?.blocks[group].extend(fresh);
+            for _ in 0..count {
+                let block = self.take_block(group)?;
+                self.table_mut(id)?.blocks[group].push(Some(block));
+            }
         }
         Ok(())
     }
@@ -273,9 +283,12 @@ impl HostState {
 
 impl SequenceState for HostState {
     fn open(&mut self) -> Result<SequenceId, ModelError> {
-        self.charge(self.recurrent_floats * size_of::<f32>())?;
+        let bytes = self.recurrent_floats.saturating_mul(size_of::<f32>());
+        self.check_budget(bytes)?;
+        let recurrent = zeros(self.recurrent_floats)?;
+        self.used_bytes += bytes;
         let blocks = vec![Vec::new(); self.groups.len()];
-        let table = Table { len: 0, blocks, recurrent: vec![0.0; self.recurrent_floats] };
+        let table = Table { len: 0, blocks, recurrent };
         Ok(SequenceId(Self::insert(&mut self.sequences, table)))
     }
 
@@ -338,8 +351,10 @@ impl SequenceState for HostState {
     }
 
     fn snapshot(&mut self, id: SequenceId) -> Result<SnapshotId, ModelError> {
+        let bytes = self.table(id)?.recurrent.len() * size_of::<f32>();
+        self.check_budget(bytes)?;
         let table = self.table(id)?.clone();
-        self.charge(table.recurrent.len() * size_of::<f32>())?;
+        self.used_bytes += bytes;
         Ok(SnapshotId(Self::insert(&mut self.snapshots, table)))
     }
 

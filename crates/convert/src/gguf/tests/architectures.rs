@@ -97,9 +97,17 @@ fn fixtures_come_back_as_their_checkpoints() {
     ];
     for (name, arch, adjust) in cases {
         let dir = model(name);
-        let found = import(written(&dir, arch).file()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut writer = written(&dir, arch);
+        // The fixture has multi-token prediction, of which the first converters wrote nothing.
+        writer.tensors.retain(|t| arch != "qwen3next" || !t.name.starts_with("blk.4."));
+        let found = import(writer.file()).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_equal(name, &found, &reference(&dir, arch == "qwen3next"), adjust);
     }
+    let dir = model("qwen3_next");
+    let mut writer = written(&dir, "qwen3next");
+    writer.set("qwen3next.block_count", Item::U32(5));
+    writer.set("qwen3next.nextn_predict_layers", Item::U32(1));
+    assert_equal("mtp", &import(writer.file()).unwrap(), &reference(&dir, false), |_| {});
 }
 
 /// A copy of a fixture's small files with other keys and tensors.
@@ -414,6 +422,7 @@ fn first_layouts_of_deepseek_and_qwen3_next() {
     let dir = model("qwen3_next");
     let tensors = convention::checkpoint(&dir);
     let mut writer = written(&dir, "qwen3next");
+    writer.tensors.retain(|t| !t.name.starts_with("blk.4."));
     for layer in 0..3 {
         let tensor = &tensors[&format!("model.layers.{layer}.linear_attn.in_proj_qkvz.weight")];
         writer.tensors.retain(|t| {
@@ -516,7 +525,8 @@ fn wild_sizes_are_refused() {
         ("deepseek_v3", "deepseek2"),
     ];
     for (name, arch) in cases {
-        let sound = written(&model(name), arch);
+        let mut sound = written(&model(name), arch);
+        sound.tensors.retain(|t| arch != "qwen3next" || !t.name.starts_with("blk.4."));
         let is_size = |(key, item): &&(String, Item)| matches!(item, Item::U32(_)) && key.starts_with(arch);
         for (key, _) in sound.items.iter().filter(is_size) {
             for value in [0, 1, 3, 1 << 26, u32::MAX] {

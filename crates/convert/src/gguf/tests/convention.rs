@@ -227,7 +227,6 @@ fn tiled(config: &Config, head_rows: usize) -> Vec<usize> {
 fn hybrid(arch: &str, config: &Config, name: String, tensor: Dense) -> Vec<(String, Dense)> {
     let layers = config.size("num_hidden_layers");
     let name = match name.strip_prefix("mtp.") {
-        Some(_) if arch == "qwen3next" => return Vec::new(),
         Some(rest) => {
             let rest = rest.trim_start_matches("layers.0.");
             let renamed = [

@@ -146,12 +146,12 @@ fn sources() {
     let cache = tempfile::tempdir().unwrap();
     let mut hub = HubOptions::new(cache.path());
     hub.offline = true;
-    let message = |source: &str| HfSource::open(source, &hub).unwrap_err().to_string();
+    let message = |source: &str| HfSource::open(source, &hub, &NoProgress).unwrap_err().to_string();
     assert!(message("no-such-thing").contains("`no-such-thing`"));
     assert!(message("../no/such").contains("`../no/such`"));
     assert!(message("owner/name").contains("config.json of `owner/name@main` is not in the cache"));
     let file = fixtures().join("qwen3").join(CONFIG);
     assert!(message(file.to_str().unwrap()).contains("config.json"));
     // A directory wins over a repository of the same name; tests run in the crate's directory.
-    assert_eq!(HfSource::open("src/hf", &hub).unwrap().dir(), Path::new("src/hf"));
+    assert_eq!(HfSource::open("src/hf", &hub, &NoProgress).unwrap().dir(), Path::new("src/hf"));
 }
