@@ -6,6 +6,7 @@
 
 mod commands;
 mod config;
+mod demo;
 mod files;
 mod model_options;
 mod output;
@@ -16,6 +17,7 @@ mod synthetic;
 mod values;
 
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
 
 use clap::Parser;
 
@@ -24,6 +26,31 @@ use crate::config::Config;
 use crate::output::{StdoutClosed, Usage, paragraph, report_error};
 
 fn main() -> ExitCode {
+    let panicked = remember_panics();
+    match std::panic::catch_unwind(run) {
+        Ok(code) => code,
+        Err(_) => {
+            let what = panicked.lock().map(|text| text.clone()).unwrap_or_default();
+            report_error(&format!("internal error, please report it: {what}"), false);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Keeps the text of the last panic instead of printing it: libraries catch some panics of others and report them as
+/// errors, and those must not show twice.
+fn remember_panics() -> Arc<Mutex<String>> {
+    let last = Arc::new(Mutex::new(String::new()));
+    let kept = Arc::clone(&last);
+    std::panic::set_hook(Box::new(move |info| {
+        if let Ok(mut text) = kept.lock() {
+            *text = info.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        }
+    }));
+    last
+}
+
+fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use anyhow::{anyhow, bail};
 use clap::{Args, ValueEnum};
-use cortiq_cmf::CmfFile;
+use cortiq_cmf::{CmfError, CmfFile};
 use cortiq_engine::{Engine, EngineError, EngineOptions, ExecutorKind};
 
 use crate::config::{Config, MAX_THREADS, Setting};
+use crate::demo;
 
 /// Which executor computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -78,10 +79,18 @@ pub fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Opens a container for reading: any shard of it, or a single file.
+/// Opens a container: any shard of it, a single file, or the built-in `demo`.
+pub fn open_container(path: &Path, owned: bool) -> Result<CmfFile, CmfError> {
+    match owned {
+        _ if demo::is_meant(path) => demo::open(),
+        true => CmfFile::open_sharded_owned(path),
+        false => CmfFile::open_sharded(path),
+    }
+}
+
+/// Opens a container for use; the error says what to do with a model in another form.
 pub fn open_file(path: &Path, owned: bool) -> anyhow::Result<CmfFile> {
-    let opened = if owned { CmfFile::open_sharded_owned(path) } else { CmfFile::open_sharded(path) };
-    opened.map_err(|error| in_file(path, hint(path).unwrap_or_else(|| error.into())))
+    open_container(path, owned).map_err(|error| in_file(path, hint(path).unwrap_or_else(|| error.into())))
 }
 
 /// What to do with something that is a model but no container.

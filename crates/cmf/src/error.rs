@@ -13,6 +13,9 @@ pub enum CmfError {
     /// The path does not exist.
     #[error("{}: no such file", .0.display())]
     FileNotFound(PathBuf),
+    /// The folder of an output does not exist.
+    #[error("{}: no such folder", .0.display())]
+    NoSuchFolder(PathBuf),
     /// The path is a directory, a pipe, a device: anything but a regular file.
     #[error("{}: not a regular file", .0.display())]
     NotARegularFile(PathBuf),

@@ -292,7 +292,11 @@ impl Output {
         name.push(".partial");
         let partial = path.with_file_name(name);
         check_target(path, overwrite)?;
-        let io = |e| CmfError::io(&partial, e);
+        check_partial(&partial)?;
+        let io = |e: std::io::Error| match path.parent() {
+            Some(folder) if e.kind() == std::io::ErrorKind::NotFound => CmfError::NoSuchFolder(folder.to_path_buf()),
+            _ => CmfError::io(&partial, e),
+        };
         // Not truncated before the lock is held: the bytes may be someone else's.
         let file = File::options().write(true).create(true).truncate(false).open(&partial).map_err(io)?;
         match file.try_lock() {
@@ -397,7 +401,16 @@ fn check_target(path: &Path, overwrite: bool) -> Result<(), CmfError> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(CmfError::io(path, e)),
         Ok(_) if !overwrite => Err(CmfError::OutputExists(path.to_path_buf())),
-        Ok(metadata) if metadata.is_dir() => Err(CmfError::NotARegularFile(path.to_path_buf())),
-        Ok(_) => Ok(()),
+        // A link is replaced itself; a device or a pipe must never be.
+        Ok(metadata) if metadata.is_file() || metadata.is_symlink() => Ok(()),
+        Ok(_) => Err(CmfError::NotARegularFile(path.to_path_buf())),
+    }
+}
+
+/// The partial file may be left from an earlier run, but must be a file: opening a pipe would wait.
+fn check_partial(partial: &Path) -> Result<(), CmfError> {
+    match std::fs::symlink_metadata(partial) {
+        Ok(metadata) if !metadata.is_file() => Err(CmfError::NotARegularFile(partial.to_path_buf())),
+        _ => Ok(()),
     }
 }

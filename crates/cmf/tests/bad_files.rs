@@ -37,7 +37,7 @@ variants! {
     MasksOverlap MaskTailBits MaskNumber IndexTooShort IndexCount IndexEntryOutOfBounds
     IndexRange IndexLimit
     ShardName ShardMismatch
-    NoSuchTensor OutputExists OutputBusy NameTooLong MissingTensors TooManyTensors
+    NoSuchTensor OutputExists NoSuchFolder OutputBusy NameTooLong MissingTensors TooManyTensors
 }
 
 /// Expected variant, what was done, what came of it.
@@ -541,6 +541,23 @@ fn request_cases() -> Cases {
     let overwrite = WriteOptions { digests: false, overwrite: true };
     let error = CmfWriter::create(dir.path(), header(), vec![], Sections::default(), overwrite);
     c.error("NotARegularFile", "directory", error.unwrap_err());
+    let nowhere = dir.path().join("missing/new.cmf");
+    c.error("NoSuchFolder", "no folder", create(&nowhere, vec![]).unwrap_err());
+    #[cfg(unix)]
+    {
+        let pipe = |name: &str| {
+            let path = dir.path().join(name);
+            assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+            path
+        };
+        let (output, partial) = (pipe("out.cmf"), pipe("in.cmf.partial"));
+        let error = CmfWriter::create(&output, header(), vec![], Sections::default(), overwrite);
+        c.error("NotARegularFile", "a pipe as output", error.unwrap_err());
+        c.error("NotARegularFile", "a pipe as partial file", create(&partial.with_extension(""), vec![]).unwrap_err());
+        std::fs::remove_file(&partial).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &partial).unwrap();
+        c.error("NotARegularFile", "a link as partial file", create(&partial.with_extension(""), vec![]).unwrap_err());
+    }
     let busy = dir.path().join("busy.cmf");
     let writer = create(&busy, vec![]).unwrap();
     c.error("OutputBusy", "second writer", create(&busy, vec![]).unwrap_err());

@@ -20,7 +20,6 @@ fn greedy(engine: &mut Engine, prompt: &[u32], count: usize) -> Vec<u32> {
         stop: Vec::new(),
         ignore_eos: true,
         speculative: Speculation::Off,
-        always_speculate: false,
     };
     let result = engine.generate(&mut sequence, prompt, &options, &mut |_| ControlFlow::Continue(())).unwrap();
     engine.close(sequence).unwrap();

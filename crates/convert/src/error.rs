@@ -147,6 +147,12 @@ pub enum ConvertError {
         /// What the tokenizer library said.
         reason: String,
     },
+    /// An override whose pattern no tensor matches.
+    #[error("no tensor matches the pattern `{pattern}`")]
+    OverrideUnused {
+        /// The pattern.
+        pattern: String,
+    },
     /// A pattern of a dtype override is not a valid glob.
     #[error("override pattern `{pattern}`: {reason}")]
     OverridePattern {

@@ -43,6 +43,7 @@ pub fn write_model(
 ) -> Result<ConvertReport, ConvertError> {
     check_output(output, source, options.overwrite)?;
     let planner = Planner::new(options)?;
+    planner.check_overrides(&model.tensors)?;
     planner.arrange(&mut model.tensors);
     model.declare_extensions();
     let choices: Vec<Choice> = model.tensors.iter().map(|t| planner.choose(t)).collect();

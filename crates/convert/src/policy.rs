@@ -73,6 +73,14 @@ impl Planner {
         Ok(Self { policy: options.policy, base: options.encoding.clone(), overrides })
     }
 
+    /// Refuses an override that no tensor matches: it would do nothing in silence.
+    pub(crate) fn check_overrides(&self, tensors: &[SourceTensor]) -> Result<(), ConvertError> {
+        match self.overrides.iter().find(|(glob, _)| !tensors.iter().any(|t| glob.is_match(&t.name))) {
+            Some((glob, _)) => Err(ConvertError::OverrideUnused { pattern: glob.glob().to_string() }),
+            None => Ok(()),
+        }
+    }
+
     /// Puts the tensors into the order of the output.
     pub(crate) fn arrange(&self, tensors: &mut [SourceTensor]) {
         if self.policy == Policy::Default {

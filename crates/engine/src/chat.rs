@@ -24,7 +24,7 @@ pub const MAX_TEMPLATE_BYTES: usize = 256 * 1024;
 /// a list converted by `~` before it is made, and frees lists recursively, so that one nested tens of
 /// thousands of levels deep overflows the stack. A template is part of a model file, as trusted as its
 /// weights; messages and tools, which come from users, can do neither.
-pub const TEMPLATE_FUEL: u64 = 10_000_000;
+pub const TEMPLATE_FUEL: u64 = 1_000_000;
 /// Depth of nested calls and blocks allowed in a template (a macro call costs several units).
 pub const TEMPLATE_RECURSION: usize = 300;
 

@@ -49,6 +49,8 @@ pub struct Engine {
     sampling: SamplingParams,
     context: usize,
     bytes_per_token: u64,
+    /// Whether speculation goes on where it is measured to be slower.
+    pub(crate) always_speculate: bool,
     file: Option<Arc<CmfFile>>,
 }
 
@@ -113,6 +115,7 @@ impl Engine {
             sampling: SamplingParams::default(),
             context,
             bytes_per_token,
+            always_speculate: false,
             file: None,
         })
     }

@@ -19,8 +19,6 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
     /// Whether and how tokens are guessed ahead; the tokens are the same without, up to the executor's rounding.
     pub speculative: Speculation,
-    /// Guess on where that is measured to be slower: for measurements and tests.
-    pub always_speculate: bool,
 }
 
 /// Why a generation ended.
@@ -152,7 +150,7 @@ impl Engine {
         let stop = StopMatcher::new(&options.stop)?;
         let detokenizer = self.tokenizer().ok().map(|tokenizer| Detokenizer::new(tokenizer, true));
         let out = TextOut { detokenizer, stop, text: String::new() };
-        let mut ahead = self.look_ahead(prompt, options.speculative, !options.always_speculate)?;
+        let mut ahead = self.look_ahead(prompt, options.speculative)?;
 
         let start = Instant::now();
         let reused = self.reusable(sequence, prompt)?;

@@ -38,7 +38,7 @@ const BANDWIDTH_PASSES: usize = 5;
         Shapes: {}. GB/s are bytes of weights read.", shape_names())
 )]
 pub struct Args {
-    /// CMF file
+    /// CMF file, or `demo` for the built-in model
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Random weights of a well-known shape instead of a file

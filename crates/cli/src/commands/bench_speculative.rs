@@ -66,7 +66,6 @@ fn answer(engine: &mut Engine, prompt: &[u32], count: usize, speculative: Specul
         stop: Vec::new(),
         ignore_eos: true,
         speculative,
-        always_speculate: false,
     };
     let mut sequence = engine.sequence()?;
     let outcome = engine.generate(&mut sequence, prompt, &options, &mut |_| ControlFlow::Continue(()));

@@ -14,7 +14,7 @@ use crate::output::{human_bytes, print_json, print_text, table};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  cortiq info model.cmf")]
 pub struct Args {
-    /// CMF file
+    /// CMF file, or `demo` for the built-in model
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Print one JSON object

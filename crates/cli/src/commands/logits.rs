@@ -14,7 +14,7 @@ use crate::values::TokenIds;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  cortiq logits model.cmf --ids 1,2,3 --executor reference")]
 pub struct Args {
-    /// CMF file
+    /// CMF file, or `demo` for the built-in model
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Token ids

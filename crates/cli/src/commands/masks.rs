@@ -12,7 +12,7 @@ use crate::output::{print_json, print_text, table};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  cortiq masks model.cmf --json")]
 pub struct Args {
-    /// CMF file
+    /// CMF file, or `demo` for the built-in model
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Print one JSON object

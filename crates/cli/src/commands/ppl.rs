@@ -19,7 +19,7 @@ use crate::values::PrefixId;
     The ids of the text (without special tokens) are cut into windows; each position that has a predecessor in its \
     window is scored.")]
 pub struct Args {
-    /// CMF file
+    /// CMF file, or `demo` for the built-in model
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Text file

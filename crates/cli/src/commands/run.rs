@@ -25,12 +25,13 @@ use crate::values::{TokenIds, stop_string};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     cortiq run model.cmf                                   chat: Ctrl-C stops a reply, Ctrl-D leaves\n  \
+    cortiq run demo -p 'Tell me a story about a fox.'      the built-in model\n  \
     cortiq run model.cmf -p 'Why is the sky blue?' -n 200\n  \
     cortiq run model.cmf --system 'Answer in French.' < question.txt\n  \
     cortiq run model.cmf --raw -p 'Once upon a time' --greedy --json\n\n\
     Without -p and --ids, a piped standard input is the prompt.")]
 pub struct Args {
-    /// CMF file
+    /// CMF file, or `demo` for the built-in model
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Prompt
@@ -117,7 +118,6 @@ pub fn run(mut args: Args, config: &Config) -> anyhow::Result<()> {
         stop: std::mem::take(&mut args.stop),
         ignore_eos: args.ignore_eos,
         speculative: args.speculative.choose(&engine).map_err(|error| in_file(&args.model, error))?,
-        always_speculate: false,
     };
     let prompt = match input {
         Input::Chat => return chat::run(&mut engine, &options, args.system.as_deref(), args.raw, &args.model),

@@ -22,7 +22,7 @@ const CMF_MAGIC: &[u8] = b"CMF";
     echo '1,2,3' | cortiq tokenize tokenizer.json --decode\n\n\
     The standard input is taken as it is, a line end at its end included.")]
 pub struct Args {
-    /// CMF file or tokenizer.json
+    /// CMF file, `demo`, or tokenizer.json
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Do not add special tokens; with --decode, leave them out of the text
@@ -55,6 +55,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Ok(ids) => ids,
             Err(reason) => bail!("the standard input is no list of token ids: {reason}"),
         };
+        if let Some(id) = ids.0.iter().find(|&&id| tokenizer.token_of(id).is_none()) {
+            bail!("token id {id} is not in the vocabulary");
+        }
         let text = tokenizer.decode(&ids.0, args.no_special)?;
         return if args.json { print_json(&Text { text }) } else { write_stdout(for_stdout(&text).as_bytes()) };
     }

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
-use cortiq_cmf::{CmfError, CmfFile};
+use cortiq_cmf::CmfError;
 use serde::Serialize;
 
-use crate::model_options::in_file;
+use crate::model_options::{in_file, open_container};
 use crate::output::{human_bytes, print_json, print_text};
 
 /// Flags of `verify`.
@@ -15,7 +15,7 @@ use crate::output::{human_bytes, print_json, print_text};
     Exit code 1 when something is wrong. Digests find deliberate changes only if the file's own digest is compared with \
     one from a trusted place.")]
 pub struct Args {
-    /// CMF file
+    /// CMF file, or `demo` for the built-in model
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Print one JSON object
@@ -39,7 +39,7 @@ struct Report {
 
 /// Compares all hashes and digests.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let file = match CmfFile::open_sharded(&args.model) {
+    let file = match open_container(&args.model, false) {
         Ok(file) => file,
         // A file that cannot be read says nothing about its content; any other error is a finding.
         Err(error @ (CmfError::Io { .. } | CmfError::NotARegularFile(_))) => return Err(in_file(&args.model, error)),

@@ -12,6 +12,7 @@ mod inspect;
 mod layouts;
 mod measure;
 mod run;
+mod speculative;
 mod support;
 mod tokenize;
 mod usage;

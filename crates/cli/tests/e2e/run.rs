@@ -230,3 +230,12 @@ fn hybrids_of_other_writers_run() {
     };
     assert_eq!(tokens("cpu"), tokens("reference"));
 }
+
+#[test]
+fn the_demo_needs_no_file() {
+    let demo = std::path::Path::new("demo");
+    let story = on("run", demo, &["-p", "Tell me a story about a fox.", "-n", "12", "--greedy", "--json"]).json();
+    assert!(story["text"].as_str().unwrap().starts_with("Once upon a time"), "{story}");
+    assert_eq!(on("verify", demo, &["--json"]).json()["ok"], true);
+    assert_eq!(on("info", demo, &["--json"]).json()["format"], "cmf");
+}

@@ -75,13 +75,14 @@ impl Ahead {
 }
 
 impl Engine {
+    /// Whether speculation goes on where it is measured to be slower than plain steps; it does not at first. For
+    /// measurements and tests, which want as many guesses on every machine.
+    pub fn set_always_speculate(&mut self, always: bool) {
+        self.always_speculate = always;
+    }
+
     /// Prepares a generation whose prompt is not fed yet.
-    pub(crate) fn look_ahead(
-        &self,
-        prompt: &[u32],
-        speculation: Speculation,
-        monitored: bool,
-    ) -> Result<Ahead, EngineError> {
+    pub(crate) fn look_ahead(&self, prompt: &[u32], speculation: Speculation) -> Result<Ahead, EngineError> {
         let guessing = match speculation.resolve(self.has_prediction_head()) {
             Some((_, count)) if !(1..=MAX_DRAFT_TOKENS).contains(&count) => {
                 return Err(EngineError::DraftTokens(count));
@@ -90,7 +91,7 @@ impl Engine {
                 return Err(ModelError::NoPredictionHead.into());
             }
             Some((kind, count)) => {
-                let (monitor, history) = (Monitor::new(monitored), prompt.to_vec());
+                let (monitor, history) = (Monitor::new(!self.always_speculate), prompt.to_vec());
                 Some(Guessing { kind, count, monitor, time: Duration::ZERO, history })
             }
             None => None,
