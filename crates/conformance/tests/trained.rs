@@ -70,7 +70,9 @@ fn one_bit_weights_of_a_one_bit_model_are_lossless() {
     // Their values have five decimals.
     assert!((ours - mean(theirs)).abs() < 1e-4, "{ours} instead of {}", mean(theirs));
     for golden in &evaluation.greedy {
-        let ids = engine.tokenizer().unwrap().encode(&golden.prompt, false).unwrap();
+        let tokenizer = engine.tokenizer().unwrap();
+        let mut ids = vec![tokenizer.id_of("<|endoftext|>").unwrap()];
+        ids.extend(tokenizer.encode(&golden.prompt, false).unwrap());
         assert_eq!(ids, golden.prompt_ids, "{}", golden.prompt);
         let certain = golden.margins.iter().position(|m| *m < 0.02).unwrap_or(golden.ids.len());
         let options = GenerateOptions {
