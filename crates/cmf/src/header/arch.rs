@@ -39,7 +39,7 @@ pub struct Mtp {
 }
 
 /// Mixture of experts, §3.5.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Moe {
     /// Routed experts per layer.
     pub num_experts: usize,

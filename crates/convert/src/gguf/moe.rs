@@ -77,9 +77,7 @@ pub(super) fn read(source: &Source<'_>, defaults: &Defaults) -> Result<Option<Mo
         shared_expert_intermediate_size: shared_width(source, first, width)?,
         router_sigmoid,
         routed_scaling_factor: (scale != 1.0).then_some(scale as f32),
-        n_group: None,
-        topk_group: None,
-        norm_topk_eps: None,
+        ..Moe::default()
     }))
 }
 

@@ -205,10 +205,10 @@ fn read_value(cursor: &mut Cursor<'_>, kind: ValueType, what: &str) -> Result<Va
 
 /// Walks over one array and notes where its elements lie.
 fn read_array(cursor: &mut Cursor<'_>, what: &str, depth: u32) -> Result<ArrayRef, GgufError> {
-    limit(&format!("the array depth of {what}"), depth.into(), MAX_ARRAY_DEPTH.into())?;
+    limit(format_args!("the array depth of {what}"), depth.into(), MAX_ARRAY_DEPTH.into())?;
     let element = cursor.value_type(what)?;
     let count = cursor.u64(what)?;
-    limit(&format!("the array length of {what}"), count, MAX_ARRAY_LEN)?;
+    limit(format_args!("the array length of {what}"), count, MAX_ARRAY_LEN)?;
     let start = cursor.pos;
     match element.fixed_size() {
         Some(size) => {
@@ -266,7 +266,7 @@ fn read_tensor_record(cursor: &mut Cursor<'_>, index: u64) -> Result<TensorRecor
     let name = cursor.text(&what, MAX_TENSOR_NAME_LEN)?.to_owned();
     let what = format!("the record of tensor `{name}`");
     let dims = cursor.u32(&what)?;
-    limit(&format!("the number of dimensions of tensor `{name}`"), dims.into(), MAX_DIMS.into())?;
+    limit(format_args!("the number of dimensions of tensor `{name}`"), dims.into(), MAX_DIMS.into())?;
     let mut shape = Vec::new();
     for _ in 0..dims {
         let dim = cursor.u64(&what)?;
@@ -321,8 +321,9 @@ fn locate(tensor: &TensorRecord, start: u64, alignment: u64, file_len: u64) -> R
     }
 }
 
-fn limit(what: &str, value: u64, limit: u64) -> Result<(), GgufError> {
-    if value <= limit { Ok(()) } else { Err(GgufError::Limit { what: what.to_owned(), value, limit }) }
+/// The name is only formatted when the limit is passed: there is a call for every string of a vocabulary.
+fn limit(what: impl std::fmt::Display, value: u64, limit: u64) -> Result<(), GgufError> {
+    if value <= limit { Ok(()) } else { Err(GgufError::Limit { what: what.to_string(), value, limit }) }
 }
 
 /// A reading position; every step is checked against the bytes that are left.
@@ -372,7 +373,7 @@ impl<'a> Cursor<'a> {
 
     fn string(&mut self, what: &str, longest: u64) -> Result<Range<usize>, GgufError> {
         let len = self.u64(what)?;
-        limit(&format!("the string length of {what}"), len, longest)?;
+        limit(format_args!("the string length of {what}"), len, longest)?;
         self.skip(len, what)
     }
 

@@ -39,13 +39,10 @@ impl Lfm2MoeConfig {
             top_k: moe::top_k(config, num_experts, 4)?,
             moe_intermediate_size: config.int("moe_intermediate_size", INTERMEDIATE)?.unwrap_or(1792),
             norm_topk_prob: config.boolean("norm_topk_prob")?.unwrap_or(true),
-            shared_expert_intermediate_size: None,
             router_sigmoid: true,
             routed_scaling_factor: moe::routed_scaling(config, 1.0)?,
-            n_group: None,
-            topk_group: None,
             // With a sigmoid the format's default is the family's 1e-6.
-            norm_topk_eps: None,
+            ..Moe::default()
         };
         Ok(Self {
             num_dense_layers: config.int("num_dense_layers", 0..=lfm2.num_layers())?.unwrap_or(2),

@@ -33,12 +33,7 @@ impl MixtralConfig {
             top_k: moe::top_k(config, num_experts, 2)?,
             moe_intermediate_size: decoder.intermediate_size,
             norm_topk_prob: true,
-            shared_expert_intermediate_size: None,
-            router_sigmoid: false,
-            routed_scaling_factor: None,
-            n_group: None,
-            topk_group: None,
-            norm_topk_eps: None,
+            ..Moe::default()
         };
         Ok(Self { decoder, moe, sliding_window: config.int("sliding_window", 1..=1 << 31)? })
     }

@@ -49,11 +49,7 @@ pub(crate) fn read_qwen(config: &Object<'_>, defaults: &MoeDefaults) -> Result<M
         moe_intermediate_size: config.int("moe_intermediate_size", INTERMEDIATE)?.unwrap_or(defaults.intermediate_size),
         norm_topk_prob: config.boolean("norm_topk_prob")?.unwrap_or(defaults.norm_topk_prob),
         shared_expert_intermediate_size: shared,
-        router_sigmoid: false,
-        routed_scaling_factor: None,
-        n_group: None,
-        topk_group: None,
-        norm_topk_eps: None,
+        ..Moe::default()
     })
 }
 
@@ -134,18 +130,7 @@ mod tests {
 
     #[test]
     fn fused_experts_are_cut_by_rows() {
-        let moe = Moe {
-            num_experts: 2,
-            top_k: 1,
-            moe_intermediate_size: 3,
-            norm_topk_prob: true,
-            shared_expert_intermediate_size: None,
-            router_sigmoid: false,
-            routed_scaling_factor: None,
-            n_group: None,
-            topk_group: None,
-            norm_topk_eps: None,
-        };
+        let moe = Moe { num_experts: 2, top_k: 1, moe_intermediate_size: 3, norm_topk_prob: true, ..Moe::default() };
         let arch = ModelArch { hidden_size: 4, moe: Some(moe), ..ModelArch::default() };
         let pieces = |name: &str| match split_fused(name, &arch) {
             Some(Mapping::Split(pieces)) => pieces,

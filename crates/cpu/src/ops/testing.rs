@@ -25,19 +25,7 @@ pub(crate) struct Bench {
 impl Bench {
     /// A program for `tokens` tokens.
     pub(crate) fn new(tokens: usize) -> Self {
-        let program = Program {
-            ops: Vec::new(),
-            final_hidden: Slot(0),
-            draft: None,
-            slots: Vec::new(),
-            matrices: Vec::new(),
-            vectors: Vec::new(),
-            ropes: Vec::new(),
-            states: Vec::new(),
-            hidden_size: 1,
-            vocab_size: tokens,
-            max_position_embeddings: tokens,
-        };
+        let program = Program::empty(1, tokens, tokens);
         Self { program, weights: OwnedWeights::new() }
     }
 

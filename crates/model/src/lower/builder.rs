@@ -17,19 +17,7 @@ pub(super) struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     pub(super) fn new(spec: &ModelSpec, weights: &'a dyn Weights) -> Self {
-        let program = Program {
-            ops: Vec::new(),
-            final_hidden: Slot(0),
-            draft: None,
-            slots: Vec::new(),
-            matrices: Vec::new(),
-            vectors: Vec::new(),
-            ropes: Vec::new(),
-            states: Vec::new(),
-            hidden_size: spec.hidden_size,
-            vocab_size: spec.vocab_size,
-            max_position_embeddings: spec.max_position_embeddings,
-        };
+        let program = Program::empty(spec.hidden_size, spec.vocab_size, spec.max_position_embeddings);
         Self { program, weights, matrices: HashMap::new() }
     }
 

@@ -201,6 +201,23 @@ pub struct Program {
 }
 
 impl Program {
+    /// A program without operations, to be filled.
+    pub fn empty(hidden_size: usize, vocab_size: usize, max_position_embeddings: usize) -> Self {
+        Self {
+            ops: Vec::new(),
+            final_hidden: Slot(0),
+            draft: None,
+            slots: Vec::new(),
+            matrices: Vec::new(),
+            vectors: Vec::new(),
+            ropes: Vec::new(),
+            states: Vec::new(),
+            hidden_size,
+            vocab_size,
+            max_position_embeddings,
+        }
+    }
+
     /// Reads the spec of a model and lowers it. Every tensor's existence, shape and use are checked here.
     pub fn from_weights(header: &Header, weights: &dyn Weights) -> Result<Self, ModelError> {
         lower::lower(&ModelSpec::new(header, weights)?, weights)
