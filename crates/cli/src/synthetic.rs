@@ -1,5 +1,7 @@
 //! Random weights of a named shape, for benchmarks without a file.
 
+use std::collections::HashMap;
+
 use anyhow::{Context, bail};
 use cortiq_cmf::Dtype;
 use cortiq_model::{NamedShape, OwnedTensor, OwnedWeights, tensors_of};
@@ -31,11 +33,15 @@ pub fn random_weights(shape: &NamedShape, encoding: &Encoding, extra: u64) -> an
     check_memory(total.saturating_add(extra), &format!("{} in {}", shape.name, encoding.dtype()))?;
     let mut weights = OwnedWeights::new();
     let mut real = 0;
+    // Layers share their numbers, not their memory: making billions of random ones takes minutes, copying seconds.
+    let mut made: HashMap<(Vec<usize>, Dtype), Vec<u8>> = HashMap::new();
     for (seed, plan) in (0u64..).zip(plans) {
-        let bytes = match *plan.dims.as_slice() {
-            [rows, cols] => random_payload(plan.dtype, rows, cols, seed).with_context(|| plan.name.clone())?,
-            _ => near_one(plan.dims.iter().product(), seed),
+        let bytes = match (plan.dims.as_slice(), made.get(&(plan.dims.clone(), plan.dtype))) {
+            (_, Some(same)) => same.clone(),
+            (&[rows, cols], None) => random_payload(plan.dtype, rows, cols, seed).with_context(|| plan.name.clone())?,
+            (_, None) => near_one(plan.dims.iter().product(), seed),
         };
+        made.entry((plan.dims.clone(), plan.dtype)).or_insert_with(|| bytes.clone());
         real += bytes.len() as u64;
         let shape = plan.dims.iter().map(|&d| u32::try_from(d)).collect::<Result<_, _>>().context("shape")?;
         weights.insert(plan.name, OwnedTensor { dtype: plan.dtype, shape, bytes });

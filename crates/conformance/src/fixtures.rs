@@ -7,11 +7,16 @@ use cortiq_quant::Encoding;
 use serde::Deserialize;
 
 /// All fixture models.
-pub const MODELS: [&str; 24] = [
+pub const MODELS: [&str; 29] = [
     "deepseek_v3",
+    "gemma",
     "gemma2",
     "gemma3_text",
     "gemma3_vl_layout",
+    "gemma4",
+    "gemma4_vl_layout",
+    "lfm2",
+    "lfm2_moe",
     "llama3_rope",
     "llama_gqa",
     "llama_linear_rope",

@@ -4,12 +4,16 @@
 //! executor is compared with the golden fixtures, the others with the reference (docs/design.md §7).
 
 mod compare;
+mod executors;
 mod fixtures;
+mod gpu;
 mod random;
 
 pub use compare::{Divergence, divergence, max_abs_diff};
+pub use executors::{Model, Piece, alone, open_model, step};
 pub use fixtures::{
     Golden, GoldenRope, GoldenSequence, Greedy, LayerTrace, MODELS, MTP_MODELS, MtpGolden, Trace, convert_fixture,
     fixtures_dir, golden, model_dir,
 };
+pub use gpu::test_gpu;
 pub use random::{RandomModel, random_model};

@@ -4,11 +4,9 @@
 
 use std::ops::ControlFlow;
 
-use cortiq_conformance::{MODELS, MTP_MODELS, convert_fixture, golden, max_abs_diff};
-use cortiq_engine::{Engine, EngineOptions, ExecutorKind, GenerateOptions, SamplingParams, Speculation};
-use cortiq_model::{
-    Batch, DraftInput, DraftSource, Executor, MappedWeights, Op, Program, RopeTable, Span, StateLimits,
-};
+use cortiq_conformance::{MODELS, MTP_MODELS, alone, convert_fixture, fixtures_dir, golden, max_abs_diff, open_model};
+use cortiq_engine::{Engine, EngineOptions, ExecutorKind, GenerateOptions, PREFILL_CHUNK, SamplingParams, Speculation};
+use cortiq_model::{Batch, DraftInput, DraftSource, Executor, Op, RopeTable, Slot, Span};
 use cortiq_quant::Encoding;
 use cortiq_reference::ReferenceExecutor;
 
@@ -53,6 +51,25 @@ fn check_model(name: &str, executor: ExecutorKind, tolerance: f32) {
     assert_eq!(lengths, [1, 7, 64, 300], "{name}: fixture lengths");
 }
 
+/// A prompt in one step, in chunks as the engine makes them, and token by token.
+fn check_chunks(name: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let model = open_model(&convert_fixture(name, Encoding::F32, folder.path()));
+    let ids = golden(name).sequences.swap_remove(3).input_ids;
+    let mut cpu = model.cpu(2);
+    let single = alone(&mut cpu, &ids, 1);
+    for chunk in [300, PREFILL_CHUNK, 50] {
+        let difference = max_abs_diff(&alone(&mut cpu, &ids, chunk), &single);
+        println!("{name}, chunks of {chunk}: {difference:.2e}");
+        assert!(difference <= 2e-4, "{name}, chunks of {chunk} tokens: {difference}");
+    }
+    // Much slower, and the same bits whatever the chunk.
+    let ids = &ids[..100];
+    let mut reference = model.reference();
+    let single = alone(&mut reference, ids, 1);
+    assert!(alone(&mut reference, ids, 100) == single && alone(&mut reference, ids, 33) == single, "{name}");
+}
+
 macro_rules! golden_tests {
     ($($model:ident)*) => {
         mod reference {
@@ -65,18 +82,31 @@ macro_rules! golden_tests {
                 super::check_model(stringify!($model), super::ExecutorKind::Cpu, 2e-3);
             })*
         }
+        mod chunks {
+            $(#[test] fn $model() {
+                super::check_chunks(stringify!($model));
+            })*
+        }
         /// Fails when a fixture has no test above.
         #[test]
         fn every_model_is_tested() {
+            let mut on_disk: Vec<String> = std::fs::read_dir(fixtures_dir().join("models"))
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            on_disk.sort_unstable();
+            assert_eq!(on_disk, MODELS);
             assert_eq!([$(stringify!($model)),*], MODELS);
+            let with_head = |name: &&str| golden(name).sequences.iter().any(|sequence| sequence.mtp.is_some());
+            assert!(MODELS.into_iter().filter(with_head).eq(MTP_MODELS));
         }
     };
 }
 
 golden_tests!(
-    deepseek_v3 gemma2 gemma3_text gemma3_vl_layout llama3_rope llama_gqa llama_linear_rope llama_tied_bias mistral_swa
-    mixtral olmo2 phi3 phi3_longrope qwen2_bias qwen2_moe qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_vl_layout
-    qwen3_5_vl_layout qwen3_moe qwen3_next qwen3_yarn smollm3
+    deepseek_v3 gemma gemma2 gemma3_text gemma3_vl_layout gemma4 gemma4_vl_layout lfm2 lfm2_moe llama3_rope llama_gqa
+    llama_linear_rope llama_tied_bias mistral_swa mixtral olmo2 phi3 phi3_longrope qwen2_bias qwen2_moe qwen3 qwen3_5
+    qwen3_5_moe qwen3_5_moe_vl_layout qwen3_5_vl_layout qwen3_moe qwen3_next qwen3_yarn smollm3
 );
 
 /// The residual stream after the embedding and after every layer, within 1e-4 relative.
@@ -84,10 +114,10 @@ golden_tests!(
 fn hidden_states_are_those_of_transformers() {
     let folder = tempfile::tempdir().unwrap();
     for name in MODELS {
-        let path = convert_fixture(name, Encoding::F32, folder.path());
+        let model = open_model(&convert_fixture(name, Encoding::F32, folder.path()));
         for sequence in golden(name).sequences {
             let Some(trace) = &sequence.trace else { continue };
-            let stream = residual_streams(&path, &sequence.input_ids);
+            let stream = residual_streams(&mut model.reference(), &sequence.input_ids);
             assert_eq!(stream.len(), trace.layers.len() + 1, "{name}: layers");
             let tokens = sequence.input_ids.len();
             let norms = |rows: &[f32]| -> Vec<f32> {
@@ -113,32 +143,37 @@ fn assert_relative(what: &str, ours: &[f32], theirs: &[f32]) {
 }
 
 /// The residual stream after the embedding and after each layer, `[tokens, hidden_size]` each.
-fn residual_streams(path: &std::path::Path, ids: &[u32]) -> Vec<Vec<f32>> {
-    let mut executor = reference(path);
+fn residual_streams(executor: &mut ReferenceExecutor, ids: &[u32]) -> Vec<Vec<f32>> {
     let sequence = executor.states().open().unwrap();
     let span = Span { sequence, start: 0, len: ids.len(), known_len: ids.len() };
-    let mut streams = Vec::new();
+    let final_hidden = executor.program().final_hidden;
+    let mut streams: Vec<Vec<f32>> = Vec::new();
     let mut branches = 0;
+    let mut residual = Slot(usize::MAX);
+    let mut last_norm = None;
     let observer = &mut |op: &Op, slots: &[Vec<f32>]| match op {
-        Op::Embed { out, .. } => streams.push(slots[out.0].clone()),
+        Op::Embed { out, .. } => {
+            residual = *out;
+            streams.push(slots[out.0].clone());
+        }
         Op::Residual { into, .. } => {
             branches += 1;
             if branches % 2 == 0 {
                 streams.push(slots[into.0].clone());
             }
         }
+        // A factor on the stream ends the layer whose branches came before it (Gemma 4).
+        Op::Scale { slot, .. } if *slot == residual => {
+            assert_eq!(branches % 2, 0, "a layer is scaled between its branches");
+            *streams.last_mut().unwrap() = slots[slot.0].clone();
+        }
+        Op::Norm { input, out, .. } if *out == final_hidden => last_norm = Some(slots[input.0].clone()),
         _ => {}
     };
     executor.step_observed(&Batch { tokens: ids, spans: &[span], logit_rows: &[] }, observer).unwrap();
+    // What the final norm read is what the last layer left: nothing that changes the stream was overlooked.
+    assert!(last_norm.as_ref() == streams.last(), "the trace misses an operation on the residual stream");
     streams
-}
-
-fn reference(path: &std::path::Path) -> ReferenceExecutor {
-    let file = std::sync::Arc::new(cortiq_cmf::CmfFile::open(path).unwrap());
-    let weights = std::sync::Arc::new(MappedWeights::new(file.clone(), None));
-    let program = Program::from_weights(file.header(), &*weights).unwrap();
-    let limits = StateLimits { max_positions: 512, max_bytes: 1 << 30 };
-    ReferenceExecutor::new(program, weights, limits).unwrap()
 }
 
 /// The prediction head on every position of a prompt, as the fixtures' README describes it.
@@ -146,12 +181,12 @@ fn reference(path: &std::path::Path) -> ReferenceExecutor {
 fn the_prediction_head_equals_its_reference_values() {
     let folder = tempfile::tempdir().unwrap();
     for name in MTP_MODELS {
-        let path = convert_fixture(name, Encoding::F32, folder.path());
+        let model = open_model(&convert_fixture(name, Encoding::F32, folder.path()));
         let mut checked = 0;
         for golden in golden(name).sequences {
             let Some(mtp) = &golden.mtp else { continue };
             let (ids, count) = (&golden.input_ids, golden.input_ids.len() - 1);
-            let mut executor = reference(&path);
+            let mut executor = model.reference();
             let sequence = executor.states().open().unwrap();
             let span = Span { sequence, start: 0, len: ids.len(), known_len: ids.len() };
             executor.step(&Batch { tokens: ids, spans: &[span], logit_rows: &[] }).unwrap();
@@ -179,9 +214,7 @@ fn the_prediction_head_equals_its_reference_values() {
 fn rope_frequencies_are_those_of_transformers() {
     let folder = tempfile::tempdir().unwrap();
     for name in MODELS {
-        let path = convert_fixture(name, Encoding::F32, folder.path());
-        let file = std::sync::Arc::new(cortiq_cmf::CmfFile::open(&path).unwrap());
-        let program = Program::from_weights(file.header(), &MappedWeights::new(file.clone(), None)).unwrap();
+        let program = open_model(&convert_fixture(name, Encoding::F32, folder.path())).program();
         let golden = golden(name).rope;
         assert_eq!(program.ropes.len(), golden.tables().len(), "{name}");
         for (frequencies, factor) in golden.tables() {

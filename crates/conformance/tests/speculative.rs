@@ -5,14 +5,15 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cortiq_cmf::{CmfFile, Dtype};
-use cortiq_conformance::{MTP_MODELS, convert_fixture, golden, random_model};
+use cortiq_conformance::{MTP_MODELS, Model, convert_fixture, golden, open_model, random_model};
 use cortiq_engine::{
-    DraftKind, Engine, EngineError, EngineOptions, ExecutorKind, FinishReason, GenerateOptions, Generation,
+    DraftKind, Engine, EngineError, EngineOptions, ExecutorKind, FinishReason, GenerateOptions, Generation, LogitRows,
     SamplingParams, Speculation,
 };
-use cortiq_model::{ModelError, NamedShape};
+use cortiq_model::{ModelError, NamedShape, TensorId, Weights};
 use cortiq_quant::Encoding;
 
 /// Models for prompt lookup: grouped heads, windows, latent attention, longrope, experts, and three hybrids.
@@ -209,6 +210,108 @@ fn speculative_snapshots_do_not_pile_up() {
         drafted += outcome.first.drafted;
     }
     assert!(drafted > 60, "{drafted}");
+}
+
+/// Weights of which one access fails: the one that counts `left` down to 0.
+struct Failing {
+    inner: Arc<dyn Weights>,
+    left: AtomicUsize,
+}
+
+const ON_PURPOSE: &str = "fails on purpose";
+
+impl Weights for Failing {
+    fn find(&self, name: &str) -> Option<TensorId> {
+        self.inner.find(name)
+    }
+
+    fn dtype(&self, id: TensorId) -> Result<Dtype, ModelError> {
+        self.inner.dtype(id)
+    }
+
+    fn shape(&self, id: TensorId) -> Result<&[u32], ModelError> {
+        self.inner.shape(id)
+    }
+
+    fn bytes(&self, id: TensorId) -> Result<&[u8], ModelError> {
+        let countdown = |left: usize| left.checked_sub(1);
+        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, countdown) {
+            Ok(1) => Err(ModelError::Executor(ON_PURPOSE.to_owned())),
+            _ => self.inner.bytes(id),
+        }
+    }
+}
+
+/// How many sequences of one token there is room for.
+fn room(engine: &mut Engine) -> usize {
+    let mut open = Vec::new();
+    let error = loop {
+        let mut sequence = match engine.sequence() {
+            Ok(sequence) => sequence,
+            Err(error) => break error,
+        };
+        let fed = engine.extend(&mut sequence, &[1], LogitRows::None).map(|_| ());
+        open.push(sequence);
+        if let Err(error) = fed {
+            break error;
+        }
+    };
+    assert!(matches!(error, EngineError::Model(ModelError::StateFull { .. })), "{error}");
+    let count = open.len();
+    open.into_iter().for_each(|sequence| engine.close(sequence).unwrap());
+    count
+}
+
+#[test]
+fn speculative_a_failing_step_leaves_no_snapshot_and_no_guess() {
+    let cases = [
+        ("qwen3_5_vl_layout", Speculation::Mtp { draft_tokens: 2 }),
+        ("qwen3_5_moe", Speculation::NGram { draft_tokens: 4 }),
+        ("llama_gqa", Speculation::NGram { draft_tokens: 4 }),
+    ];
+    for (name, speculative) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let Model { header, weights } = open_model(&convert_fixture(name, Encoding::F32, folder.path()));
+        let weights = Arc::new(Failing { inner: weights, left: AtomicUsize::new(0) });
+        // The budget is that of two such sequences: a snapshot that stayed would be missed at once.
+        let options =
+            EngineOptions { executor: ExecutorKind::Reference, context: Some(40), ..EngineOptions::default() };
+        let mut engine = Engine::from_weights(&header, weights.clone(), &options).unwrap();
+        engine.set_always_speculate(true);
+        // Few tokens to choose from, so that the text repeats and there is something to look up.
+        let options = GenerateOptions { sampling: among(&[3, 4, 5], 1), ..greedy(16, speculative) };
+        let prompt = [3, 4, 5, 3, 4, 5, 3];
+        let run = |engine: &mut Engine, fail_at: usize| {
+            let mut sequence = engine.sequence().unwrap();
+            weights.left.store(fail_at, Ordering::Relaxed);
+            let failed = engine.generate(&mut sequence, &prompt, &options, &mut |_| ControlFlow::Continue(()));
+            let left = weights.left.swap(0, Ordering::Relaxed);
+            let held = sequence.tokens().to_vec();
+            // The same sequence goes on as if nothing had happened.
+            let after = engine.generate(&mut sequence, &prompt, &options, &mut |_| ControlFlow::Continue(())).unwrap();
+            engine.close(sequence).unwrap();
+            (failed, held, after, left)
+        };
+        let many = usize::MAX / 2;
+        let (plain, _, _, left) = run(&mut engine, many);
+        let plain = plain.unwrap();
+        assert!(plain.drafted > 8 && plain.drafted > plain.accepted, "{name}: {plain:?}");
+        let accesses = many - left;
+        let before = room(&mut engine);
+        assert!((2..100).contains(&before), "{name}: room for {before} sequences");
+        let tokens = [&prompt[..], &plain.tokens].concat();
+        // An odd step, so that the failures fall upon every kind of operation.
+        for fail_at in (1..=accesses).step_by((accesses / 60) | 1) {
+            let what = format!("{name}, access {fail_at} of {accesses}");
+            let (failed, held, after, _) = run(&mut engine, fail_at);
+            let error = failed.unwrap_err();
+            let on_purpose = matches!(&error, EngineError::Model(ModelError::Executor(text)) if text == ON_PURPOSE);
+            assert!(on_purpose, "{what}: {error}");
+            assert!(tokens.starts_with(&held), "{what}: the sequence holds {held:?}");
+            assert_eq!(after.tokens, plain.tokens, "{what}: the generation after it");
+            assert_eq!(room(&mut engine), before, "{what}: room for sequences");
+        }
+    }
 }
 
 #[test]

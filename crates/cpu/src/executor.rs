@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cortiq_model::{
-    Batch, DraftInput, DraftSource, Executor, HostState, MatrixDecl, MatrixId, ModelError, Op, Program, Row,
+    Batch, DraftInput, DraftSource, Executor, HostState, KvDtype, MatrixDecl, MatrixId, ModelError, Op, Program, Row,
     SequenceState, Slot, Span, StateLimits, VectorId, Weights,
 };
 use cortiq_quant::MatrixView;
@@ -19,12 +19,15 @@ pub struct CpuOptions {
     pub threads: usize,
     /// Kernels to use.
     pub isa: Isa,
+    /// How keys and values are kept.
+    pub kv: KvDtype,
 }
 
 impl Default for CpuOptions {
-    /// All processors that this process may use, and the best kernels that they have.
+    /// All processors that this process may use, the best kernels that they have, and keys and values in f32.
     fn default() -> Self {
-        Self { threads: std::thread::available_parallelism().map_or(1, usize::from), isa: Isa::detect() }
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { threads, isa: Isa::detect(), kv: KvDtype::default() }
     }
 }
 
@@ -126,7 +129,7 @@ impl CpuExecutor {
         let pool = Pool::new(options.threads)
             .map_err(|error| ModelError::Executor(format!("cannot start {} threads: {error}", options.threads)))?;
         let run = Run {
-            state: HostState::new(&program.states, limits),
+            state: HostState::new(&program.states, limits, options.kv),
             slots: vec![Vec::new(); program.slots.len()],
             angles: vec![(Vec::new(), Vec::new()); program.ropes.len()],
             head_input: Vec::new(),

@@ -3,9 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cortiq_cmf::{CmfFile, Header};
+use cortiq_cmf::{CmfFile, Header, Mask};
 use cortiq_cpu::{CpuExecutor, CpuOptions, Isa};
-use cortiq_model::{Batch, Executor, HostState, MappedWeights, Program, Span, StateLimits, Weights};
+use cortiq_gpu::{AdapterChoice, Gpu, GpuExecutor, GpuOptions, Precision};
+use cortiq_model::{
+    Batch, Executor, HostState, KernelTime, KvDtype, MappedWeights, Program, Span, StateLimits, Weights,
+};
 use cortiq_reference::ReferenceExecutor;
 
 use crate::{ChatRequest, ChatTemplate, EngineError, SamplingParams, Sequence, Tokenizer};
@@ -24,6 +27,8 @@ pub enum ExecutorKind {
     /// Threads and vector kernels.
     #[default]
     Cpu,
+    /// The whole model on a GPU.
+    Gpu,
 }
 
 /// How a model is opened.
@@ -37,6 +42,26 @@ pub struct EngineOptions {
     pub context: Option<usize>,
     /// Skill whose tensors replace the originals.
     pub skill: Option<String>,
+    /// Task mask to apply; the whole model runs when none, whatever masks the file has.
+    pub task: Option<String>,
+    /// How keys and values are kept; what the executor prefers when none: f32, or f16 on a GPU in its fast mode.
+    pub kv: Option<KvDtype>,
+    /// Which adapter a gpu executor opens.
+    pub adapter: AdapterChoice,
+    /// How exact a gpu executor is.
+    pub precision: Precision,
+    /// Bytes of device memory that a gpu executor may use; what the device has when none.
+    pub gpu_budget: Option<u64>,
+}
+
+impl EngineOptions {
+    /// How keys and values will be kept.
+    pub fn kv(&self) -> KvDtype {
+        match self.executor {
+            ExecutorKind::Gpu if self.precision == Precision::Fast => self.kv.unwrap_or(KvDtype::F16),
+            _ => self.kv.unwrap_or_default(),
+        }
+    }
 }
 
 /// One open model.
@@ -63,13 +88,10 @@ impl Engine {
 
     /// Prepares the executor of an open container.
     pub fn from_file(file: Arc<CmfFile>, options: &EngineOptions) -> Result<Self, EngineError> {
-        if let Some(skill) = &options.skill
-            && !file.header().skills.iter().any(|record| record.id == *skill)
-        {
-            return Err(EngineError::UnknownSkill(skill.clone()));
-        }
+        check_skill(&file, options.skill.as_deref())?;
         let weights = Arc::new(MappedWeights::new(Arc::clone(&file), options.skill.clone()));
-        let mut engine = Self::from_weights(file.header(), weights, options)?;
+        let mask = find_mask(&file, options.task.as_deref())?;
+        let mut engine = Self::from_weights_masked(file.header(), weights, mask, options)?;
         engine.tokenizer = file.vocab().map(Tokenizer::from_json).transpose()?;
         engine.template = engine.chat_template(file.header())?;
         engine.eos = file.header().tokenizer_config.as_ref().map_or_else(Vec::new, |c| c.eos_token_ids.clone());
@@ -80,13 +102,31 @@ impl Engine {
         Ok(engine)
     }
 
-    /// An engine without tokenizer, for weights that are not in a file.
+    /// An engine without tokenizer, for weights that are not in a file, and so without skills and masks.
     pub fn from_weights(
         header: &Header,
         weights: Arc<dyn Weights>,
         options: &EngineOptions,
     ) -> Result<Self, EngineError> {
-        let program = Program::from_weights(header, &*weights)?;
+        if let Some(asked) = options.skill.clone() {
+            return Err(EngineError::UnknownSkill { asked, available: Vec::new() });
+        }
+        if let Some(asked) = options.task.clone() {
+            return Err(EngineError::UnknownTask { asked, available: Vec::new() });
+        }
+        Self::from_weights_masked(header, weights, None, options)
+    }
+
+    fn from_weights_masked(
+        header: &Header,
+        weights: Arc<dyn Weights>,
+        mask: Option<&Mask>,
+        options: &EngineOptions,
+    ) -> Result<Self, EngineError> {
+        let program = match mask {
+            Some(mask) => Program::masked(header, &*weights, mask)?,
+            None => Program::from_weights(header, &*weights)?,
+        };
         let limit = program.max_position_embeddings;
         let context = options.context.unwrap_or(DEFAULT_CONTEXT.min(limit));
         if context == 0 || context > limit {
@@ -94,17 +134,25 @@ impl Engine {
         }
         let bytes_per_token = program.bytes_per_token(&*weights)?;
         // One sequence of full length and a snapshot of it; blocks are allocated when they are needed.
-        let max_bytes = HostState::bytes_of_sequence(&program.states, context).saturating_mul(2);
+        let kv = options.kv();
+        let max_bytes = HostState::bytes_of_sequence(&program.states, context, kv).saturating_mul(2);
         let limits = StateLimits { max_positions: context, max_bytes };
         let executor: Box<dyn Executor> = match options.executor {
-            ExecutorKind::Reference => Box::new(ReferenceExecutor::new(program, weights, limits)?),
+            ExecutorKind::Reference => Box::new(ReferenceExecutor::with_kv(program, weights, limits, kv)?),
+            ExecutorKind::Gpu => {
+                let gpu = Arc::new(Gpu::open(&options.adapter)?);
+                let (precision, budget) = (options.precision, options.gpu_budget);
+                let options = GpuOptions { kv, budget, ..GpuOptions::new(limits).with_precision(precision) };
+                Box::new(GpuExecutor::new(gpu, program, weights, options)?)
+            }
             ExecutorKind::Cpu => {
                 let defaults = CpuOptions::default();
                 let threads = options.threads.unwrap_or(defaults.threads);
                 if threads == 0 || threads > 1024 {
                     return Err(EngineError::Threads(threads));
                 }
-                Box::new(CpuExecutor::new(program, weights, limits, CpuOptions { threads, isa: Isa::detect() })?)
+                let options = CpuOptions { threads, isa: Isa::detect(), kv };
+                Box::new(CpuExecutor::new(program, weights, limits, options)?)
             }
         };
         Ok(Self {
@@ -131,6 +179,16 @@ impl Engine {
         ];
         let special = named.into_iter().filter_map(|(name, token)| token.map(|token| (name, token)));
         ChatTemplate::new(source, special).map(Some)
+    }
+
+    /// Starts to time every kernel; see [`Executor::start_profile`].
+    pub fn start_profile(&mut self) -> Result<(), EngineError> {
+        Ok(self.executor.start_profile()?)
+    }
+
+    /// Times since [`Engine::start_profile`], longest first.
+    pub fn end_profile(&mut self) -> Vec<KernelTime> {
+        self.executor.end_profile()
     }
 
     /// Name of the executor.
@@ -296,6 +354,31 @@ impl Engine {
         });
         self.close(sequence)?;
         outcome.map(|()| result)
+    }
+}
+
+/// Refuses a skill that the file does not have.
+fn check_skill(file: &CmfFile, asked: Option<&str>) -> Result<(), EngineError> {
+    let skills = &file.header().skills;
+    match asked {
+        Some(asked) if !skills.iter().any(|record| record.id == asked) => Err(EngineError::UnknownSkill {
+            asked: asked.to_owned(),
+            available: skills.iter().map(|record| record.id.clone()).collect(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The task mask of that name.
+fn find_mask<'a>(file: &'a CmfFile, asked: Option<&str>) -> Result<Option<&'a Mask>, EngineError> {
+    let Some(asked) = asked else { return Ok(None) };
+    let found = file.masks().and_then(|masks| masks.by_name(asked));
+    match found {
+        Some(mask) => Ok(Some(mask)),
+        None => Err(EngineError::UnknownTask {
+            asked: asked.to_owned(),
+            available: file.masks().into_iter().flat_map(|c| &c.masks).map(|mask| mask.name.clone()).collect(),
+        }),
     }
 }
 

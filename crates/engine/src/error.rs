@@ -6,6 +6,9 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EngineError {
+    /// The GPU cannot be used.
+    #[error(transparent)]
+    Gpu(#[from] cortiq_gpu::GpuError),
     /// The container was refused.
     #[error(transparent)]
     Container(#[from] cortiq_cmf::CmfError),
@@ -19,8 +22,21 @@ pub enum EngineError {
     #[error("this file has no chat template; use a raw prompt instead")]
     NoChatTemplate,
     /// The file has no skill of that name.
-    #[error("this file has no skill `{0}`")]
-    UnknownSkill(String),
+    #[error("this file has no skill `{asked}`; it has {}", listed(available))]
+    UnknownSkill {
+        /// The name asked for.
+        asked: String,
+        /// What there is.
+        available: Vec<String>,
+    },
+    /// The file has no task mask of that name.
+    #[error("this file has no task mask `{asked}`; it has {}", listed(available))]
+    UnknownTask {
+        /// The name asked for.
+        asked: String,
+        /// What there is.
+        available: Vec<String>,
+    },
     /// A prompt without tokens.
     #[error("the prompt is empty")]
     EmptyPrompt,
@@ -132,4 +148,12 @@ pub enum EngineError {
 
 fn at_line(line: &Option<usize>) -> String {
     line.map(|n| format!(", line {n}")).unwrap_or_default()
+}
+
+/// Names for a message.
+fn listed(names: &[String]) -> String {
+    if names.is_empty() {
+        return "none".to_owned();
+    }
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }

@@ -32,6 +32,14 @@ pub enum ModelError {
     /// The model uses something that this engine cannot run.
     #[error("this model cannot be run: {0}")]
     Unsupported(String),
+    /// A task mask was made for another model, or switches off what cannot be switched off.
+    #[error("the task mask `{task}` does not fit this model: {reason}")]
+    Mask {
+        /// Name of the mask.
+        task: String,
+        /// Layer and sizes that do not fit.
+        reason: String,
+    },
     /// A header value makes no sense.
     #[error("header value `{field}` is invalid: {reason}")]
     Header {

@@ -52,6 +52,17 @@ impl DraftInput<'_> {
     }
 }
 
+/// Time that a kind of kernel took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KernelTime {
+    /// Name of the kernel.
+    pub name: &'static str,
+    /// How often it ran.
+    pub calls: usize,
+    /// Seconds on the device, all calls together.
+    pub seconds: f64,
+}
+
 /// Runs a [`Program`] over ragged batches, on one kind of hardware.
 pub trait Executor: Send {
     /// Short name for messages, `reference` or `cpu`.
@@ -77,4 +88,14 @@ pub trait Executor: Send {
 
     /// The logits that the last successful step returned.
     fn logits(&self) -> &[f32];
+
+    /// Starts to time every kernel. Steps are slower until [`Executor::end_profile`].
+    fn start_profile(&mut self) -> Result<(), ModelError> {
+        Err(ModelError::Executor(format!("the {} executor does not time its kernels", self.name())))
+    }
+
+    /// The times since [`Executor::start_profile`], longest first.
+    fn end_profile(&mut self) -> Vec<KernelTime> {
+        Vec::new()
+    }
 }

@@ -19,7 +19,7 @@ mod weights;
 
 pub use batch::{Batch, Row, Span};
 pub use error::ModelError;
-pub use executor::{DraftInput, DraftSource, Executor};
+pub use executor::{DraftInput, DraftSource, Executor, KernelTime};
 pub use program::{
     Activation, AttentionOp, Draft, Expert, GatedDeltaOp, GatedFfnOp, HeadOp, LinearPart, MatrixDecl, MatrixId,
     MlaAttentionOp, MlaStoreOp, MoeOp, Op, Program, QkNorm, QkNormRopeStoreOp, RopeId, SharedExpert, ShortConvOp, Slot,
@@ -31,5 +31,7 @@ pub use spec::{
     AttentionSpec, ExpertGroups, FfnSpec, GatedDeltaSpec, LayerSpec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, MtpSpec,
     NormSpan, NormSpec, QkNormSpec, RopeSpec, RouterScoring, SharedExpertSpec, ShortConvSpec,
 };
-pub use state::{HostState, KvBlock, KvLayer, SequenceId, SequenceState, SnapshotId, StateDecl, StateLimits};
+pub use state::{
+    HostState, KvBlock, KvDtype, KvLayer, KvRows, KvValues, SequenceId, SequenceState, SnapshotId, StateDecl, StateLimits,
+};
 pub use weights::{MappedWeights, OwnedTensor, OwnedWeights, TensorId, Weights};

@@ -9,7 +9,7 @@ mod ops;
 use std::sync::Arc;
 
 use cortiq_model::{
-    Batch, DraftInput, DraftSource, Executor, HostState, MatrixId, ModelError, Op, Program, Row, SequenceState, Slot,
+    Batch, DraftInput, DraftSource, Executor, HostState, KvDtype, MatrixId, ModelError, Op, Program, Row, SequenceState, Slot,
     Span, StateLimits, VectorId, Weights,
 };
 use cortiq_quant::MatrixView;
@@ -62,7 +62,17 @@ impl Model {
 impl ReferenceExecutor {
     /// An executor for `program`, whose tensors are in `weights`. Checks every matrix payload.
     pub fn new(program: Program, weights: Arc<dyn Weights>, limits: StateLimits) -> Result<Self, ModelError> {
-        let state = HostState::new(&program.states, limits);
+        Self::with_kv(program, weights, limits, KvDtype::F32)
+    }
+
+    /// [`ReferenceExecutor::new`], keeping keys and values as `kv`.
+    pub fn with_kv(
+        program: Program,
+        weights: Arc<dyn Weights>,
+        limits: StateLimits,
+        kv: KvDtype,
+    ) -> Result<Self, ModelError> {
+        let state = HostState::new(&program.states, limits, kv);
         let slots = vec![Vec::new(); program.slots.len()];
         let model = Model { program: Arc::new(program), weights };
         for id in 0..model.program.matrices.len() {
@@ -83,7 +93,7 @@ impl ReferenceExecutor {
                 }
                 Op::SplitGate { input, q, gate, head_dim } => ops::split_gate(slots, *input, *q, *gate, *head_dim),
                 Op::QkNormRopeStore(op) => ops::qk_norm_rope_store(model, slots, state, batch, op)?,
-                Op::Attention(op) => ops::attention(slots, state, batch, op)?,
+                Op::Attention(op) => ops::attention(model, slots, state, batch, op)?,
                 Op::MlaStore(op) => ops::mla_store(model, slots, state, batch, op)?,
                 Op::MlaAttention(op) => ops::mla_attention(model, slots, state, batch, op)?,
                 Op::GatedDelta(op) => ops::gated_delta(model, slots, state, batch, op)?,

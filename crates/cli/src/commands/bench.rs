@@ -8,15 +8,16 @@ use anyhow::{anyhow, bail};
 use clap::ArgGroup;
 use cortiq_cmf::CmfFile;
 use cortiq_cpu::{BANDWIDTH_BYTES, CpuOptions, read_bandwidth};
-use cortiq_engine::{Engine, EngineOptions, LogitRows, PREFILL_CHUNK, Sequence};
-use cortiq_model::{NAMED_SHAPES, NamedShape, Weights, named_shape};
+use cortiq_engine::{Engine, EngineError, EngineOptions, ExecutorKind, LogitRows, PREFILL_CHUNK, Sequence};
+use cortiq_model::{HostState, KvLayer, NAMED_SHAPES, NamedShape, StateDecl, Weights, named_shape};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
+use crate::commands::bench_profile::Profile;
 use crate::commands::bench_speculative::{Comparison, compare};
 use crate::config::{Config, Origin, Setting};
-use crate::model_options::{ExecutorName, ExecutorOptions, FileOptions, open_engine, open_file, positive};
+use crate::model_options::{ExecutorOptions, FileOptions, gpu_error, open_engine, open_file, positive};
 use crate::output::{Usage, human_bytes, note, print_json, print_text, table};
 use crate::speculative_options::SpeculativeOptions;
 use crate::synthetic::{check_memory, random_weights};
@@ -56,6 +57,9 @@ pub struct Args {
     /// Timed repetitions
     #[arg(short = 'r', long, value_name = "N", default_value = "5", value_parser = positive)]
     repetitions: usize,
+    /// Time every kernel too (gpu executor)
+    #[arg(long)]
+    profile: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -63,6 +67,8 @@ pub struct Args {
     executor: ExecutorOptions,
     #[command(flatten)]
     speculative: SpeculativeOptions,
+    #[command(flatten)]
+    file: FileOptions,
 }
 
 fn shape_names() -> String {
@@ -82,6 +88,8 @@ struct Subject {
 #[derive(Serialize)]
 struct Report {
     rows: Vec<Row>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    profiles: Vec<Profile>,
     #[serde(skip_serializing_if = "Option::is_none")]
     speculative: Option<Comparison>,
 }
@@ -128,22 +136,24 @@ pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
         bail!(Usage("--speculative needs tokens to predict: -n above 0".to_owned()));
     }
     let shape = args.shape.as_deref().map(find_shape).transpose()?;
-    let threads = match args.executor.executor {
-        ExecutorName::Reference => 1,
-        ExecutorName::Cpu => args.executor.threads(config).unwrap_or_else(|| CpuOptions::default().threads),
+    if shape.is_some() && (args.file.owned || args.file.skill.is_some() || args.file.task.is_some()) {
+        bail!(Usage("--owned, --skill and --task need a file, which --shape is not".to_owned()));
+    }
+    let threads = match args.executor.kind(config) {
+        ExecutorKind::Reference | ExecutorKind::Gpu => 1,
+        ExecutorKind::Cpu => args.executor.threads(config).unwrap_or_else(|| CpuOptions::default().threads),
     };
-    let file = args.model.as_ref().map(|path| open_file(path, false).map(|file| (path, file))).transpose()?;
-    // Before the weights are there, so that memory has to hold one of the two only.
-    check_memory(BANDWIDTH_BYTES as u64, "measuring the read bandwidth")?;
-    let bandwidth = read_bandwidth(threads, BANDWIDTH_PASSES);
+    let file = args.model.as_ref().map(|path| open_file(path, args.file.owned).map(|file| (path, file))).transpose()?;
+    let bandwidth = bandwidth(args, threads, config)?;
     let mut subject = match (file, shape, &args.quant) {
         (Some((path, file)), _, _) => from_file(path, file, args, config)?,
-        (None, Some(shape), Some(quant)) => from_shape(&shape, quant, args, threads)?,
+        (None, Some(shape), Some(quant)) => from_shape(&shape, quant, args, threads, config)?,
         _ => bail!(Usage("give a model, or --shape and --quant".to_owned())),
     };
     // Before the long part, so that a wish that cannot be fulfilled is refused at once.
     let speculative = args.speculative.choose(&subject.engine)?;
     let rows = measure(&mut subject, args, bandwidth / 1e9)?;
+    let profiles = if args.profile { profiles(&mut subject, args)? } else { Vec::new() };
     let comparison = if args.speculative.on() {
         let prompt = random_ids(args.prompt_tokens.max(1), subject.engine.vocab_size());
         Some(compare(&mut subject.engine, &prompt, args.predict_tokens, speculative, args.repetitions)?)
@@ -151,10 +161,38 @@ pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
         None
     };
     if args.json {
-        return print_json(&Report { rows, speculative: comparison });
+        return print_json(&Report { rows, profiles, speculative: comparison });
     }
     print_rows(&rows, &subject, threads)?;
+    profiles.iter().try_for_each(Profile::print)?;
     comparison.map_or(Ok(()), |comparison| print_text(&comparison.line()))
+}
+
+/// Bytes per second that the memory of the executor gives.
+fn bandwidth(args: &Args, threads: usize, config: &Config) -> anyhow::Result<f64> {
+    if args.executor.kind(config) == ExecutorKind::Gpu {
+        let gpu = cortiq_gpu::Gpu::open(&args.executor.gpu.adapter(config));
+        let measured = gpu.and_then(|gpu| cortiq_gpu::read_bandwidth(&gpu));
+        return measured.map_err(|error| gpu_error(error, &args.executor, config));
+    }
+    // Before the weights are there, so that memory has to hold one of the two only.
+    check_memory(BANDWIDTH_BYTES as u64, "measuring the read bandwidth")?;
+    Ok(read_bandwidth(threads, BANDWIDTH_PASSES))
+}
+
+/// Times of the kernels in one prefill and one decode test.
+fn profiles(subject: &mut Subject, args: &Args) -> anyhow::Result<Vec<Profile>> {
+    let (p, n) = (args.prompt_tokens, args.predict_tokens);
+    let ids = random_ids(p.max(n), subject.engine.vocab_size());
+    let mut profiles = Vec::new();
+    for (test, count, work) in [("pp", p, prefill as fn(&mut Engine, &[u32]) -> _), ("tg", n, decode)] {
+        if let Some(tokens) = ids.get(..count).filter(|tokens| !tokens.is_empty()) {
+            subject.engine.start_profile()?;
+            work(&mut subject.engine, tokens)?;
+            profiles.push(Profile::new(format!("{test}{count}"), count, &subject.engine.end_profile()));
+        }
+    }
+    Ok(profiles)
 }
 
 fn find_shape(name: &str) -> anyhow::Result<NamedShape> {
@@ -172,36 +210,47 @@ fn context(args: &Args) -> usize {
 
 fn from_file(path: &Path, file: CmfFile, args: &Args, config: &Config) -> anyhow::Result<Subject> {
     let bytes = file.tensors().iter().map(|t| t.nbytes).sum();
-    let head = ["lm_head.weight", "model.embed_tokens.weight"].iter().find_map(|name| file.find(name));
+    let head = ["lm_head.weight", "model.embed_tokens.weight"]
+        .iter()
+        .find_map(|name| file.find_with_skill(name, args.file.skill.as_deref()));
     let head = head.and_then(|i| file.tensors().get(i)).map_or(0, |t| t.nbytes);
     let longest = if args.prompt_tokens >= args.predict_tokens { "-p" } else { "-n" };
     let context = Setting { value: Some(context(args)), origin: Origin::Flag(longest) };
-    let options = FileOptions { owned: false, skill: None };
-    let engine = open_engine(path, file, &args.executor, &options, &context, config)?;
+    let engine = open_engine(path, file, &args.executor, &args.file, &context, config)?;
     let label = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     Ok(Subject { engine, label, bytes, head })
 }
 
-fn from_shape(shape: &NamedShape, quant: &QuantName, args: &Args, threads: usize) -> anyhow::Result<Subject> {
+fn from_shape(
+    shape: &NamedShape,
+    quant: &QuantName,
+    args: &Args,
+    threads: usize,
+    config: &Config,
+) -> anyhow::Result<Subject> {
     let encoding =
         quant.encoding(cortiq_quant::Encoding::VBIT_DEFAULT_MEAN_BITS).map_err(|reason| anyhow!(Usage(reason)))?;
     let context = context(args);
     if !args.json {
         note(format_args!("making random weights of {} …", shape.name));
     }
-    // Keys and values in f32 for one sequence, and a generous share for activations.
-    let cache = 8 * shape.num_layers * shape.kv_heads * shape.head_dim;
-    let extra = (cache as u64).saturating_mul(context as u64).saturating_add(256 << 20);
+    // Keys and values of one sequence, and a generous share for activations.
+    let kv = args.executor.kv(config);
+    let dim = shape.head_dim;
+    let layer = KvLayer { kv_heads: shape.kv_heads, key_dim: dim, value_dim: dim, window: None };
+    let cache =
+        HostState::bytes_of_sequence(&vec![StateDecl::Kv(layer); shape.num_layers], context, kv.unwrap_or_default());
+    let extra = (cache as u64).saturating_add(256 << 20);
     let (weights, bytes) = random_weights(shape, &encoding, extra)?;
     let head = if shape.tied { "model.embed_tokens.weight" } else { "lm_head.weight" };
     let head = weights.find(head).map_or(Ok(0), |id| weights.bytes(id).map(|b| b.len() as u64))?;
-    let options = EngineOptions {
-        executor: args.executor.executor.into(),
-        threads: Some(threads),
-        context: Some(context),
-        ..EngineOptions::default()
-    };
-    let engine = Engine::from_weights(&shape.header(), Arc::new(weights), &options)?;
+    let options =
+        EngineOptions { threads: Some(threads), context: Some(context), ..args.executor.engine_options(config) };
+    let engine = Engine::from_weights(&shape.header(), Arc::new(weights), &options);
+    let engine = engine.map_err(|error| match error {
+        EngineError::Gpu(error) => gpu_error(error, &args.executor, config),
+        error => error.into(),
+    })?;
     Ok(Subject { engine, label: format!("{} {}", shape.name, quant.as_str()), bytes, head })
 }
 

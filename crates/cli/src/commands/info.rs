@@ -7,6 +7,7 @@ use cortiq_cmf::{CmfFile, GenerationDefaults, ModelArch, QuantType, Section, Sha
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::commands::skill::{bytes_of, overlays};
 use crate::model_options::open_file;
 use crate::output::{human_bytes, print_json, print_text, table};
 
@@ -38,6 +39,9 @@ struct Report<'a> {
     shard: Option<ShardInfo>,
     skills: Vec<Skill<'a>>,
     masks: usize,
+    /// Names of the masks, for `--task`.
+    tasks: Vec<&'a str>,
+    default_task: Option<&'a str>,
     tokenizer: bool,
     chat_template: bool,
     bos_token_id: Option<u32>,
@@ -104,6 +108,8 @@ fn report(file: &CmfFile) -> Report<'_> {
         shard: header.shard,
         skills: skills(file),
         masks: file.masks().map_or(0, |c| c.masks.len()),
+        tasks: file.masks().map_or_else(Vec::new, |c| c.masks.iter().map(|mask| mask.name.as_str()).collect()),
+        default_task: file.masks().map(|c| c.default_task.as_str()),
         tokenizer: file.vocab().is_some(),
         chat_template: tokens.is_some_and(|t| t.chat_template.is_some()),
         bos_token_id: tokens.and_then(|t| t.bos_token_id),
@@ -130,9 +136,8 @@ fn sizes(file: &CmfFile, tensors: u64) -> Sizes {
 
 fn skills(file: &CmfFile) -> Vec<Skill<'_>> {
     let skill = |record: &cortiq_cmf::SkillRecord| {
-        let prefix = format!("skill.{}.", record.id);
-        let tensors = || file.tensors().iter().filter(|t| t.name.starts_with(&prefix));
-        (tensors().count(), tensors().map(|t| t.nbytes).fold(0, u64::saturating_add))
+        let overlays = overlays(file, &record.id);
+        (overlays.len(), bytes_of(overlays.into_iter().map(|(_, tensor)| tensor)))
     };
     let records = file.header().skills.iter();
     records
@@ -170,7 +175,7 @@ fn described(report: &Report<'_>) -> String {
     };
     add("extensions", report.extensions.join(", "));
     add("sampling", report.generation.map_or_else(String::new, sampling));
-    add("masks", if report.masks > 0 { report.masks.to_string() } else { String::new() });
+    add("masks", report.tasks.join(", "));
     add("shards", if report.shards > 1 { report.shards.to_string() } else { String::new() });
     for skill in &report.skills {
         let name = skill.name.map(|n| format!(" ({n})")).unwrap_or_default();

@@ -10,7 +10,8 @@ use crate::output::{print_json, print_text, table};
 
 /// Flags of `masks`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Example:\n  cortiq masks model.cmf --json")]
+#[command(after_help = "Example:\n  cortiq masks model.cmf --json\n\n\
+    `cortiq run model.cmf --task NAME` applies one; without --task the whole model runs.")]
 pub struct Args {
     /// CMF file, or `demo` for the built-in model
     #[arg(value_name = "MODEL")]

@@ -1,15 +1,18 @@
 //! The commands: one file each, with its flags and what it does.
 
 mod bench;
+mod bench_profile;
 mod bench_speculative;
 mod chat;
 mod completions;
 mod convert;
+mod doctor;
 mod info;
 mod logits;
 mod masks;
 mod ppl;
 mod run;
+mod skill;
 mod tokenize;
 mod verify;
 
@@ -53,12 +56,16 @@ pub enum Command {
     Ppl(ppl::Args),
     /// Measure speed
     Bench(bench::Args),
+    /// Show the configuration, what the machine has, and what is used and why
+    Doctor(doctor::Args),
     /// Describe a CMF file
     Info(info::Args),
     /// Compare all hashes and digests of a CMF file
     Verify(verify::Args),
     /// List the masks of a CMF file
     Masks(masks::Args),
+    /// List the skills of a CMF file
+    Skill(skill::Args),
     /// Print the completion script of a shell
     Completions(completions::Args),
 }
@@ -74,9 +81,11 @@ impl Command {
             Self::Tokenize(args) => tokenize::run(&args),
             Self::Ppl(args) => ppl::run(&args, config),
             Self::Bench(args) => bench::run(&args, config),
+            Self::Doctor(args) => doctor::run(&args, config),
             Self::Info(args) => info::run(&args),
             Self::Verify(args) => verify::run(&args),
             Self::Masks(args) => masks::run(&args),
+            Self::Skill(args) => skill::run(&args),
             Self::Completions(args) => completions::run(&args),
         }
     }

@@ -101,6 +101,7 @@ fn help_version_and_completions() {
         "info",
         "verify",
         "masks",
+        "skill",
         "completions",
     ] {
         assert!(help.stdout.contains(command), "{command}");

@@ -14,8 +14,20 @@ use tempfile::TempDir;
 const DEADLINE: Duration = Duration::from_secs(240);
 
 /// Variables that the program reads.
-const CONFIGURATION: [&str; 8] =
-    ["CMF_THREADS", "CMF_MAX_SEQ", "HF_TOKEN", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE", "NO_COLOR"];
+const CONFIGURATION: [&str; 12] = [
+    "CMF_GPU",
+    "CMF_GPU_VRAM_MB",
+    "WGPU_BACKEND",
+    "CMF_THREADS",
+    "CMF_MAX_SEQ",
+    "CMF_KV",
+    "HF_TOKEN",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_ENDPOINT",
+    "HF_HUB_OFFLINE",
+    "NO_COLOR",
+];
 
 /// A command without the caller's own configuration.
 pub fn command() -> Command {

@@ -25,7 +25,7 @@ pub(crate) struct Family {
     pub(crate) rename: fn(&str, &ModelArch) -> Mapping,
 }
 
-/// All families, see docs/adding-a-family.md.
+/// All families, see docs/adding-a-model-family.md.
 pub(crate) const FAMILIES: [Family; 20] = [
     deepseek_v3::FAMILY,
     gemma::FAMILY,

@@ -78,9 +78,6 @@ fn refuse_unsupported(config: &Object<'_>) -> Result<(), ConvertError> {
             return Err(config.unsupported(key, value, detail));
         }
     }
-    if config.get("per_layer_config").is_some() {
-        return Err(config.unsupported("per_layer_config", "…", "layers are described by their type"));
-    }
     // Images are seen from both sides in the multimodal models (`vision`); text is not.
     match config.string("use_bidirectional_attention")? {
         None | Some("vision") => Ok(()),
@@ -97,11 +94,6 @@ impl Gemma4Config {
         let intermediate_size = config.required_int("intermediate_size", INTERMEDIATE)?;
         let (global, global_partial_rotary_factor, local) = ropes(config)?;
         let decoder = DecoderConfig::read_with(config, heads, intermediate_size, global)?;
-        let global_head_dim = config.required_int("global_head_dim", 2..=1 << 14)?;
-        if !global_head_dim.is_multiple_of(2) {
-            let reason = format!("is {global_head_dim}, rotary embedding needs an even one");
-            return Err(config.invalid("global_head_dim", reason));
-        }
         let mut slides = match decoder::sliding_types(config, decoder.num_layers)? {
             Some(slides) => slides,
             None => decoder::pattern_slides(PATTERN, decoder.num_layers),
@@ -109,11 +101,17 @@ impl Gemma4Config {
         if let Some(last) = slides.last_mut() {
             *last = false;
         }
+        let k_eq_v = config.boolean("attention_k_eq_v")? == Some(true);
+        let global = if config.has_key(LAYERS) {
+            listed_geometry(config, &decoder, &slides, k_eq_v)?
+        } else {
+            named_geometry(config, &decoder, k_eq_v)?
+        };
         Ok(Self {
             rope_local_base_freq: local,
             global_partial_rotary_factor,
-            global_head_dim,
-            num_global_kv_heads: global_kv_heads(config, &decoder)?,
+            global_head_dim: global.head_dim,
+            num_global_kv_heads: k_eq_v.then_some(global.kv_heads),
             attention_bias: config.boolean("attention_bias")?.unwrap_or(false),
             final_logit_softcapping: gemma2::softcap(config, "final_logit_softcapping", None)?,
             window: config.required_int("sliding_window", 1..=1 << 31)?,
@@ -126,17 +124,81 @@ impl Gemma4Config {
 /// Every how many layers one is global, unless `layer_types` says otherwise.
 const PATTERN: usize = 6;
 
-fn global_kv_heads(config: &Object<'_>, decoder: &DecoderConfig) -> Result<Option<usize>, ConvertError> {
-    const KEY: &str = "num_global_key_value_heads";
-    if config.boolean("attention_k_eq_v")? != Some(true) {
-        return Ok(None);
+/// Overrides per layer, as transformers 5.24 and later write what differs between the types of layers.
+const LAYERS: &str = "per_layer_config";
+
+/// Attention of one layer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Geometry {
+    head_dim: usize,
+    kv_heads: usize,
+}
+
+impl Geometry {
+    /// From the keys `head_dim` and `kv_heads` of `owner`; `base` has what is absent.
+    fn read(owner: &Object<'_>, keys: [&str; 2], base: Self, num_heads: usize) -> Result<Self, ConvertError> {
+        let [head_key, kv_key] = keys;
+        let head_dim = owner.int(head_key, 2..=1 << 14)?.unwrap_or(base.head_dim);
+        if !head_dim.is_multiple_of(2) {
+            return Err(owner.invalid(head_key, format!("is {head_dim}, rotary embedding needs an even one")));
+        }
+        let kv_heads = owner.int(kv_key, 1..=num_heads)?.unwrap_or(base.kv_heads);
+        if !num_heads.is_multiple_of(kv_heads) {
+            let reason = format!("is {kv_heads}, which does not divide num_attention_heads = {num_heads}");
+            return Err(owner.invalid(kv_key, reason));
+        }
+        Ok(Self { head_dim, kv_heads })
     }
-    let kv_heads = config.int(KEY, 1..=decoder.num_heads)?.unwrap_or(decoder.num_kv_heads);
-    if !decoder.num_heads.is_multiple_of(kv_heads) {
-        let reason = format!("is {kv_heads}, which does not divide num_attention_heads = {}", decoder.num_heads);
-        return Err(config.invalid(KEY, reason));
+
+    fn of(decoder: &DecoderConfig) -> Self {
+        Self { head_dim: decoder.head_dim, kv_heads: decoder.num_kv_heads }
     }
-    Ok(Some(kv_heads))
+}
+
+/// Geometry of the global layers from `global_head_dim` and `num_global_key_value_heads`; the latter counts only
+/// with `k_eq_v`.
+fn named_geometry(config: &Object<'_>, decoder: &DecoderConfig, k_eq_v: bool) -> Result<Geometry, ConvertError> {
+    let keys = ["global_head_dim", "num_global_key_value_heads"];
+    let base = Geometry::of(decoder);
+    let named = Geometry::read(config, keys, base, decoder.num_heads)?;
+    Ok(if k_eq_v { named } else { Geometry { kv_heads: base.kv_heads, ..named } })
+}
+
+/// Geometry of the global layers from `per_layer_config`, beside which the other keys do not count. The header has
+/// one geometry for each type of layers.
+fn listed_geometry(
+    config: &Object<'_>,
+    decoder: &DecoderConfig,
+    slides: &[bool],
+    k_eq_v: bool,
+) -> Result<Geometry, ConvertError> {
+    let keys = ["head_dim", "num_key_value_heads"];
+    let base = Geometry::of(decoder);
+    let mut layers = vec![base; slides.len()];
+    if let Some(list) = config.child(LAYERS)? {
+        for (key, overrides) in config.get(LAYERS).and_then(Value::as_object).into_iter().flatten() {
+            let layer = key.parse().ok().and_then(|index: usize| layers.get_mut(index));
+            let layer = layer.ok_or_else(|| list.invalid(key, "is not the index of a layer"))?;
+            let Some(entry) = list.child(key)? else { continue };
+            let other = overrides.as_object().into_iter().flatten().find(|(key, _)| !keys.contains(&key.as_str()));
+            if let Some((key, value)) = other {
+                return Err(entry.unsupported(key, value, "layers may differ in head_dim and num_key_value_heads"));
+            }
+            *layer = Geometry::read(&entry, keys, base, decoder.num_heads)?;
+        }
+    }
+    // The last layer is always global.
+    let global = layers.last().copied().unwrap_or(base);
+    for (index, (layer, &slides)) in layers.iter().zip(slides).enumerate() {
+        if *layer != (if slides { base } else { global }) {
+            return Err(config.unsupported(LAYERS, index, "layers of one type must be alike"));
+        }
+    }
+    if !k_eq_v && global.kv_heads != base.kv_heads {
+        let detail = "only layers with attention_k_eq_v have another number of key/value heads";
+        return Err(config.unsupported(LAYERS, format!("num_key_value_heads {}", global.kv_heads), detail));
+    }
+    Ok(global)
 }
 
 /// The rotary parameters of global layers, the part of their heads that is rotated, and the base of sliding

@@ -111,8 +111,12 @@ fn ffn_width(config: &Object<'_>) -> Result<usize, ConvertError> {
         return Ok(width);
     }
     let multiple = config.int("block_multiple_of", INTERMEDIATE)?.unwrap_or(256);
-    let multiplier = config.float("block_ffn_dim_multiplier", 1e-3..=1e3)?.unwrap_or(1.0);
-    let scaled = ((2 * width / 3) as f64 * multiplier).trunc();
+    let multiplier = config.float("block_ffn_dim_multiplier", 1e-3..=1e3)?;
+    if multiplier.is_none() && config.has_key("block_ffn_dim_multiplier") {
+        // An explicit null is neither a factor nor rounded.
+        return Ok(2 * width / 3);
+    }
+    let scaled = ((2 * width / 3) as f64 * multiplier.unwrap_or(1.0)).trunc();
     // At most 2^22 * 1000, far from where f64 has gaps.
     let adjusted = (scaled as usize).div_ceil(multiple) * multiple;
     if !INTERMEDIATE.contains(&adjusted) {

@@ -1,7 +1,7 @@
 //! Hugging Face checkpoints: a directory or a repository of the model hub.
 //!
 //! A family file (`hf/<family>.rs`) turns `config.json` into the header's arch and the list of
-//! tensors; everything else here is the same for all families. See docs/adding-a-family.md.
+//! tensors; everything else here is the same for all families. See docs/adding-a-model-family.md.
 
 mod config;
 mod decoder;

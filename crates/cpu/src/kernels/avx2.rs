@@ -10,7 +10,7 @@ use super::products::{self, Left, Right};
 use super::tile::{self, LANES, Lanes};
 
 #[derive(Clone, Copy)]
-struct Avx2(__m256);
+pub(super) struct Avx2(pub(super) __m256);
 
 // The methods are inlined into the functions below, which have the instructions enabled.
 impl Lanes for Avx2 {

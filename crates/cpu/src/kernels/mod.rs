@@ -7,6 +7,7 @@ mod avx2;
 mod bandwidth;
 mod delta;
 mod elementwise;
+mod kv;
 mod portable;
 mod products;
 mod tile;
@@ -24,7 +25,7 @@ pub struct Isa(Kind);
 enum Kind {
     /// Whatever the target guarantees.
     Portable,
-    /// AVX2 with FMA.
+    /// AVX2 with FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
 }
@@ -33,10 +34,19 @@ impl Isa {
     /// The best one that this processor has.
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
             return Self(Kind::Avx2);
         }
         Self(Kind::Portable)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Kind::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "AVX2",
+        }
     }
 
     /// Every one that this processor has.

@@ -6,7 +6,7 @@ use super::products::{self, Left, Right};
 use super::tile::{self, LANES, Lanes};
 
 #[derive(Clone, Copy)]
-struct Plain([f32; LANES]);
+pub(super) struct Plain(pub(super) [f32; LANES]);
 
 impl Lanes for Plain {
     #[inline(always)]

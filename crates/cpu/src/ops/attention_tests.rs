@@ -18,6 +18,7 @@ struct Kind {
     rope: Option<Pairing>,
     norm: Option<NormSpan>,
     value_norm: bool,
+    mask: Option<[f32; HEADS]>,
 }
 
 fn table(pairing: Pairing) -> RopeTable {
@@ -54,6 +55,7 @@ fn bench(kind: Kind, threads: usize) -> (Tester, Slot) {
         value_norm: kind.value_norm.then_some(1e-6),
         rope,
     }));
+    let head_mask = kind.mask.map(|mask| bench.vector(mask.to_vec()));
     bench.op(Op::Attention(AttentionOp {
         q,
         gate,
@@ -65,6 +67,7 @@ fn bench(kind: Kind, threads: usize) -> (Tester, Slot) {
         window: kind.window,
         scale: 2.0,
         softcap: kind.softcap,
+        head_mask,
     }));
     (bench.executor(threads), out)
 }
@@ -120,7 +123,8 @@ fn plain(kind: Kind) -> Vec<f32> {
                 let sum: f64 = scores.iter().zip(from..=t).map(|(s, j)| s * v[at(j)][d]).sum();
                 let gate = f64::from(gate[(t * HEADS + h) * DIM + d]);
                 let gate = if kind.gate { 1.0 / (1.0 + (-gate).exp()) } else { 1.0 };
-                out.push((sum / total * gate) as f32);
+                let on = kind.mask.map_or(1.0, |mask| f64::from(mask[h]));
+                out.push((sum / total * gate * on) as f32);
             }
         }
     }
@@ -141,6 +145,7 @@ fn every_kind_of_layer_equals_plain_attention() {
         ("head norms", Kind { norm: Some(NormSpan::Head), ..halves }),
         ("norms over all heads", Kind { norm: Some(NormSpan::AllHeads), ..halves }),
         ("value norm", Kind { value_norm: true, ..halves }),
+        ("heads off", Kind { mask: Some([0.0, 1.0, 1.0, 0.0]), gate: true, ..halves }),
     ];
     for (name, kind) in kinds {
         let expected = plain(kind);

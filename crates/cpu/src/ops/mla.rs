@@ -2,7 +2,8 @@
 //!
 //! Three dispatches: queries into the compressed space (`q_nope W_k` per head), scores and weighted sums of compressed
 //! rows (a few heads of a token at a time), and out of it (`W_v` per head). Bytes read: `kv_b` once per step, half of
-//! it in the first and half in the third dispatch; the cache once per group of heads.
+//! it in the first and half in the third dispatch; the cache once per group of heads, decoded a block at a time where
+//! it is not f32.
 
 use std::sync::OnceLock;
 
@@ -52,7 +53,8 @@ pub(crate) fn mla_attention(
 ) -> Result<(), ModelError> {
     let mut out = std::mem::take(&mut run.slots[op.out.0]);
     let Run { slots, state, latent, pool, .. } = run;
-    let layer = Latent { op, isa: model.isa, kv_b: model.matrix(op.kv_b), key: op.kv_rank + op.rope_dim };
+    let mask = op.head_mask.map(|id| model.program.vectors[id.0].as_slice());
+    let layer = Latent { op, isa: model.isa, kv_b: model.matrix(op.kv_b), mask, key: op.kv_rank + op.rope_dim };
     latent.resize(batch.tokens.len() * op.heads * layer.key, 0.0);
     let result = layer.run(pool, state, batch, &slots[op.q.0], latent, &mut out);
     run.slots[op.out.0] = out;
@@ -64,6 +66,8 @@ struct Latent<'a> {
     op: &'a MlaAttentionOp,
     isa: Isa,
     kv_b: &'a MatrixView<'a>,
+    /// See [`MlaAttentionOp::head_mask`].
+    mask: Option<&'a [f32]>,
     /// Width of a stored row.
     key: usize,
 }
@@ -142,11 +146,12 @@ impl Latent<'_> {
         let Some((sequence, position)) = locate(batch, row) else { return Ok(()) };
         let (count, visible, rank) = (heads.len() / self.key, position + 1, self.op.kv_rank);
         let scores = Scratch::sized(&mut scratch.scores, count * visible);
-        let buffer = Scratch::sized(&mut scratch.rows, count * (HostState::BLOCK + rank));
-        let (products, sums) = buffer.split_at_mut(count * HostState::BLOCK);
+        let buffer = Scratch::sized(&mut scratch.rows, count * (HostState::BLOCK + rank) + HostState::BLOCK * self.key);
+        let (products, rest) = buffer.split_at_mut(count * HostState::BLOCK);
+        let (sums, decoded) = rest.split_at_mut(count * rank);
         for block in state.blocks(sequence, self.op.state.0, 0, visible)? {
             let products = &mut products[..count * block.len];
-            self.isa.dot_rows(block.keys(0), heads, self.key, products);
+            self.isa.dot_rows(self.isa.kv_in_f32(block.keys(0), decoded), heads, self.key, products);
             for (products, scores) in products.chunks_exact(block.len).zip(scores.chunks_exact_mut(visible)) {
                 let target = &mut scores[block.start..block.start + block.len];
                 target.iter_mut().zip(products).for_each(|(s, p)| *s = p * self.op.scale);
@@ -156,7 +161,8 @@ impl Latent<'_> {
         sums.fill(0.0);
         for block in state.blocks(sequence, self.op.state.0, 0, visible)? {
             let left = Left::rows(&scores[block.start..], count, block.len, visible);
-            let right = Right { values: block.keys(0), cols: rank, row_step: self.key };
+            let values = self.isa.kv_in_f32(block.keys(0), decoded);
+            let right = Right { values, cols: rank, row_step: self.key };
             self.isa.add_products(left, right, sums, rank);
         }
         for (head, sum) in heads.chunks_exact_mut(self.key).zip(sums.chunks_exact(rank)) {
@@ -169,6 +175,9 @@ impl Latent<'_> {
     fn expand(&self, scratch: &mut Scratch, latent: &[f32], mut tile: ColumnTile<'_>) {
         let (op, tokens, rank) = (self.op, tile.rows(), self.op.kv_rank);
         let head = tile.first / op.value_dim;
+        if self.mask.is_some_and(|mask| mask[head] == 0.0) {
+            return (0..tokens).for_each(|t| tile.row(t).fill(0.0));
+        }
         let buffer = Scratch::sized(&mut scratch.rows, op.value_dim * rank + TOKENS * (rank + op.value_dim));
         let (weights, rest) = buffer.split_at_mut(op.value_dim * rank);
         let (inputs, products) = rest.split_at_mut(TOKENS * rank);

@@ -14,7 +14,7 @@ fn table(pairing: Pairing) -> RopeTable {
     RopeTable { inv_freq: vec![1.0, 0.1], long: None, attention_factor: 1.0, pairing }
 }
 
-fn bench(threads: usize, pairing: Pairing) -> (Tester, Slot) {
+fn bench(threads: usize, pairing: Pairing, mask: Option<[f32; HEADS]>) -> (Tester, Slot) {
     let mut bench = Bench::new(TOKENS);
     let q = bench.input(wave(TOKENS * HEADS * (NOPE + ROPE), 1.0), HEADS * (NOPE + ROPE));
     let kv = bench.input(wave(TOKENS * (RANK + ROPE), 2.0), RANK + ROPE);
@@ -37,6 +37,7 @@ fn bench(threads: usize, pairing: Pairing) -> (Tester, Slot) {
         rope_dim: ROPE,
         kv_rank: RANK,
     }));
+    let head_mask = mask.map(|mask| bench.vector(mask.to_vec()));
     bench.op(Op::MlaAttention(MlaAttentionOp {
         q,
         kv_b,
@@ -48,6 +49,7 @@ fn bench(threads: usize, pairing: Pairing) -> (Tester, Slot) {
         value_dim: VALUE,
         kv_rank: RANK,
         scale: SCALE,
+        head_mask,
     }));
     (bench.executor(threads), out)
 }
@@ -110,7 +112,7 @@ fn equals_attention_over_expanded_keys_and_values() {
     for pairing in [Pairing::Halves, Pairing::Interleaved] {
         let expected = expanded(pairing);
         for steps in [&[50][..], &[1; 50], &[33, 1, 16]] {
-            let (mut tester, out) = bench(2, pairing);
+            let (mut tester, out) = bench(2, pairing, None);
             let ours = tester.steps(steps, out);
             assert!(distance(&ours, &expected) < 1e-5, "{pairing:?} {steps:?}: {}", distance(&ours, &expected));
         }
@@ -118,15 +120,27 @@ fn equals_attention_over_expanded_keys_and_values() {
 }
 
 #[test]
+fn heads_that_are_off_give_nothing() {
+    let mask = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0];
+    let mut expected = expanded(Pairing::Halves);
+    for (i, head) in expected.chunks_exact_mut(VALUE).enumerate() {
+        head.iter_mut().for_each(|x| *x *= mask[i % HEADS]);
+    }
+    let (mut tester, out) = bench(2, Pairing::Halves, Some(mask));
+    let ours = tester.steps(&[33, 1, 16], out);
+    assert!(distance(&ours, &expected) < 1e-5, "{}", distance(&ours, &expected));
+}
+
+#[test]
 fn threads_chunks_and_neighbours_do_not_change_a_bit() {
     let run = |threads: usize, steps: &[usize]| {
-        let (mut tester, out) = bench(threads, Pairing::Interleaved);
+        let (mut tester, out) = bench(threads, Pairing::Interleaved, None);
         tester.steps(steps, out)
     };
     let whole = run(1, &[50]);
     assert_eq!(whole, run(3, &[50]));
     assert_eq!(whole, run(2, &[7, 1, 30, 12]));
-    let (mut tester, out) = bench(2, Pairing::Interleaved);
+    let (mut tester, out) = bench(2, Pairing::Interleaved, None);
     tester.step_together(&[10..13, 0..50, 4..5]);
     assert_eq!(tester.slot(out)[3 * HEADS * VALUE..53 * HEADS * VALUE], whole);
 }

@@ -2,11 +2,17 @@
 
 use super::Builder;
 use crate::{
-    AttentionOp, AttentionSpec, KvLayer, ModelError, NormSpan, Op, QkNorm, QkNormRopeStoreOp, Slot, StateDecl,
+    AttentionOp, AttentionSpec, KvLayer, ModelError, NormSpan, Op, QkNorm, QkNormRopeStoreOp, Slot, StateDecl, VectorId,
 };
 
-/// `out = attention(input)`, both `[hidden_size]`.
-pub(super) fn lower(b: &mut Builder<'_>, spec: &AttentionSpec, input: Slot, out: Slot) -> Result<(), ModelError> {
+/// `out = attention(input)`, both `[hidden_size]`; `head_mask` is `[heads]`, 0 for heads that are off.
+pub(super) fn lower(
+    b: &mut Builder<'_>,
+    spec: &AttentionSpec,
+    head_mask: Option<VectorId>,
+    input: Slot,
+    out: Slot,
+) -> Result<(), ModelError> {
     let hidden_size = b.program.hidden_size;
     let &AttentionSpec { heads, kv_heads, head_dim, window, scale, softcap, .. } = spec;
     let q = b.slot("q", heads * head_dim);
@@ -54,6 +60,7 @@ pub(super) fn lower(b: &mut Builder<'_>, spec: &AttentionSpec, input: Slot, out:
         window,
         scale,
         softcap,
+        head_mask,
     }));
     let o_proj = b.linear(&projection("o_proj"), heads * head_dim, out)?;
     b.push(Op::Linear { input: mixed, parts: vec![o_proj] });

@@ -74,6 +74,12 @@ impl<'a> Builder<'a> {
         Ok(VectorId(self.program.vectors.len() - 1))
     }
 
+    /// A vector that is in no file.
+    pub(super) fn constant(&mut self, values: Vec<f32>) -> VectorId {
+        self.program.vectors.push(values);
+        VectorId(self.program.vectors.len() - 1)
+    }
+
     pub(super) fn norm(&mut self, spec: &NormSpec, input: Slot, out: Slot) -> Result<(), ModelError> {
         let width = self.program.slots[input.0].width;
         let weight = self.vector(&spec.weight, width, spec.offset)?;

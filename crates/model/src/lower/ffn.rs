@@ -1,24 +1,30 @@
 //! Dense gated FFN and mixture of experts.
 
 use super::Builder;
-use crate::{Activation, Expert, GatedFfnOp, ModelError, MoeOp, MoeSpec, Op, SharedExpert, Slot};
+use crate::{Activation, Expert, GatedFfnOp, ModelError, MoeOp, MoeSpec, Op, SharedExpert, Slot, VectorId};
+
+/// A dense FFN.
+pub(super) struct Dense<'a> {
+    /// Prefix of its tensors.
+    pub(super) prefix: &'a str,
+    /// Neurons.
+    pub(super) intermediate_size: usize,
+    /// Activation of the gate.
+    pub(super) activation: Activation,
+    /// `[intermediate_size]`, 0 for neurons that are off.
+    pub(super) neuron_mask: Option<VectorId>,
+}
 
 /// `out = down(act(gate input) * up input)`; `input` and `out` are `[hidden_size]`.
-pub(super) fn dense(
-    b: &mut Builder<'_>,
-    prefix: &str,
-    intermediate_size: usize,
-    activation: Activation,
-    input: Slot,
-    out: Slot,
-) -> Result<(), ModelError> {
+pub(super) fn dense(b: &mut Builder<'_>, ffn: &Dense<'_>, input: Slot, out: Slot) -> Result<(), ModelError> {
+    let &Dense { prefix, intermediate_size, activation, neuron_mask } = ffn;
     let hidden_size = b.program.hidden_size;
     let gate = b.slot("gate", intermediate_size);
     let up = b.slot("up", intermediate_size);
     let gate = b.linear(&format!("{prefix}.gate_proj"), hidden_size, gate)?;
     let up = b.linear(&format!("{prefix}.up_proj"), hidden_size, up)?;
     let down = b.linear(&format!("{prefix}.down_proj"), intermediate_size, out)?;
-    b.push(Op::GatedFfn(GatedFfnOp { input, gate, up, down, activation }));
+    b.push(Op::GatedFfn(GatedFfnOp { input, gate, up, down, activation, neuron_mask }));
     Ok(())
 }
 

@@ -1,10 +1,16 @@
 //! Multi-head latent attention.
 
 use super::Builder;
-use crate::{KvLayer, MlaAttentionOp, MlaSpec, MlaStoreOp, ModelError, Op, Slot, StateDecl};
+use crate::{KvLayer, MlaAttentionOp, MlaSpec, MlaStoreOp, ModelError, Op, Slot, StateDecl, VectorId};
 
-/// `out = attention(input)`, both `[hidden_size]`.
-pub(super) fn lower(b: &mut Builder<'_>, spec: &MlaSpec, input: Slot, out: Slot) -> Result<(), ModelError> {
+/// `out = attention(input)`, both `[hidden_size]`; `head_mask` is `[heads]`, 0 for heads that are off.
+pub(super) fn lower(
+    b: &mut Builder<'_>,
+    spec: &MlaSpec,
+    head_mask: Option<VectorId>,
+    input: Slot,
+    out: Slot,
+) -> Result<(), ModelError> {
     let hidden_size = b.program.hidden_size;
     let &MlaSpec { heads, nope_dim, rope_dim, value_dim, kv_rank, scale, .. } = spec;
     let q = b.slot("q", heads * (nope_dim + rope_dim));
@@ -47,6 +53,7 @@ pub(super) fn lower(b: &mut Builder<'_>, spec: &MlaSpec, input: Slot, out: Slot)
         value_dim,
         kv_rank,
         scale,
+        head_mask,
     }));
     let o_proj = b.linear(&projection("o_proj"), heads * value_dim, out)?;
     b.push(Op::Linear { input: mixed, parts: vec![o_proj] });

@@ -3,10 +3,13 @@
 mod attention;
 mod builder;
 mod ffn;
+mod mask;
 mod mla;
 mod recurrent;
 
 use builder::Builder;
+use cortiq_cmf::Mask;
+use mask::LayerMask;
 
 use crate::spec::EMBEDDING;
 use crate::{
@@ -25,8 +28,9 @@ struct Stream {
     branch: Slot,
 }
 
-/// Lowers a whole model.
-pub(crate) fn lower(spec: &ModelSpec, weights: &dyn Weights) -> Result<Program, ModelError> {
+/// Lowers a whole model, or what a task mask leaves of it.
+pub(crate) fn lower(spec: &ModelSpec, weights: &dyn Weights, mask: Option<&Mask>) -> Result<Program, ModelError> {
+    mask.map_or(Ok(()), |mask| mask::check(mask, spec))?;
     let mut b = Builder::new(spec, weights);
     let stream = Stream {
         residual: b.slot("residual", spec.hidden_size),
@@ -35,8 +39,15 @@ pub(crate) fn lower(spec: &ModelSpec, weights: &dyn Weights) -> Result<Program, 
     };
     let table = b.matrix(EMBEDDING, spec.vocab_size, spec.hidden_size)?;
     b.push(Op::Embed { table, scale: spec.embed_multiplier, out: stream.residual });
-    for layer in &spec.layers {
-        lower_layer(&mut b, layer, stream)?;
+    for (index, layer) in spec.layers.iter().enumerate() {
+        let kept = match mask {
+            Some(mask) => LayerMask::read(mask, index, layer)?,
+            None => Some(LayerMask::default()),
+        };
+        // A layer that is off leaves nothing behind, neither operations nor state.
+        if let Some(kept) = kept {
+            lower_layer(&mut b, layer, kept, stream)?;
+        }
     }
     b.norm(&spec.final_norm, stream.residual, stream.normed)?;
     let weight = b.matrix(spec.head, spec.vocab_size, spec.hidden_size)?;
@@ -73,7 +84,8 @@ fn lower_draft(
     b.push(Op::Concat { first: left, second: right, out: both });
     let joint = b.linear(&spec.joint, 2 * width, stream.residual)?;
     b.push(Op::Linear { input: both, parts: vec![joint] });
-    lower_layer(b, &spec.layer, stream)?;
+    // Masks do not cover the head: its guesses are verified by what they do cover.
+    lower_layer(b, &spec.layer, LayerMask::default(), stream)?;
     b.norm(&spec.norm, stream.residual, stream.normed)?;
     b.push(Op::Head(HeadOp { input: stream.normed, ..head }));
     let ops = std::mem::replace(&mut b.program.ops, trunk);
@@ -81,19 +93,23 @@ fn lower_draft(
     Ok(())
 }
 
-fn lower_layer(b: &mut Builder<'_>, layer: &LayerSpec, stream: Stream) -> Result<(), ModelError> {
+fn lower_layer(b: &mut Builder<'_>, layer: &LayerSpec, kept: LayerMask, stream: Stream) -> Result<(), ModelError> {
+    let head_mask = kept.heads.map(|values| b.constant(values));
     let input = pre_norm(b, layer.mixer_norm.as_ref(), stream)?;
     match &layer.mixer {
-        MixerSpec::Attention(spec) => attention::lower(b, spec, input, stream.branch)?,
-        MixerSpec::Mla(spec) => mla::lower(b, spec, input, stream.branch)?,
+        MixerSpec::Attention(spec) => attention::lower(b, spec, head_mask, input, stream.branch)?,
+        MixerSpec::Mla(spec) => mla::lower(b, spec, head_mask, input, stream.branch)?,
         MixerSpec::GatedDelta(spec) => recurrent::gated_delta(b, spec, input, stream.branch)?,
         MixerSpec::ShortConv(spec) => recurrent::short_conv(b, spec, input, stream.branch)?,
     }
     add_branch(b, layer.mixer_post_norm.as_ref(), stream)?;
+    let neuron_mask = kept.neurons.map(|values| b.constant(values));
     let input = pre_norm(b, layer.ffn_norm.as_ref(), stream)?;
     match &layer.ffn {
         FfnSpec::Dense { prefix, intermediate_size, activation } => {
-            ffn::dense(b, prefix, *intermediate_size, *activation, input, stream.branch)?;
+            let ffn =
+                ffn::Dense { prefix, intermediate_size: *intermediate_size, activation: *activation, neuron_mask };
+            ffn::dense(b, &ffn, input, stream.branch)?;
         }
         FfnSpec::Moe(spec) => ffn::moe(b, spec, input, stream.branch)?,
     }

@@ -7,7 +7,7 @@ pub use ops::{
     QkNormRopeStoreOp, SharedExpert, ShortConvOp,
 };
 
-use cortiq_cmf::{Dtype, Header};
+use cortiq_cmf::{Dtype, Header, Mask};
 
 use crate::{ModelError, ModelSpec, RopeTable, StateDecl, TensorId, Weights, lower};
 
@@ -186,7 +186,7 @@ pub struct Program {
     pub slots: Vec<SlotDecl>,
     /// Matrices, in order of first use.
     pub matrices: Vec<MatrixDecl>,
-    /// Norm weights and biases, decoded.
+    /// Norm weights and biases, decoded; masks.
     pub vectors: Vec<Vec<f32>>,
     /// Rotary tables; layers with equal ones share an entry.
     pub ropes: Vec<RopeTable>,
@@ -220,7 +220,13 @@ impl Program {
 
     /// Reads the spec of a model and lowers it. Every tensor's existence, shape and use are checked here.
     pub fn from_weights(header: &Header, weights: &dyn Weights) -> Result<Self, ModelError> {
-        lower::lower(&ModelSpec::new(header, weights)?, weights)
+        lower::lower(&ModelSpec::new(header, weights)?, weights, None)
+    }
+
+    /// [`Program::from_weights`] of what a task mask leaves (docs/behaviour.md §8): layers that are off are not there,
+    /// heads and neurons that are off give 0. A mask that does not fit the model is [`ModelError::Mask`].
+    pub fn masked(header: &Header, weights: &dyn Weights, mask: &Mask) -> Result<Self, ModelError> {
+        lower::lower(&ModelSpec::new(header, weights)?, weights, Some(mask))
     }
 
     /// Bytes of weights that decoding one token reads: every matrix once, of the embedding one row (unless it is

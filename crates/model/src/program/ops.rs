@@ -75,6 +75,8 @@ pub struct AttentionOp {
     pub scale: f32,
     /// Scaled scores become `c * tanh(score / c)`.
     pub softcap: Option<f32>,
+    /// `[heads]` of 1 and 0: the output of a head with 0 is 0.
+    pub head_mask: Option<VectorId>,
 }
 
 /// Latent attention: norms and stores the compressed row, rotates the shared key part and the queries' parts.
@@ -126,6 +128,8 @@ pub struct MlaAttentionOp {
     pub kv_rank: usize,
     /// Factor on the scores.
     pub scale: f32,
+    /// `[heads]` of 1 and 0: the output of a head with 0 is 0.
+    pub head_mask: Option<VectorId>,
 }
 
 /// Gated delta net between its projections (docs/behaviour.md §2).
@@ -209,6 +213,8 @@ pub struct GatedFfnOp {
     pub down: LinearPart,
     /// Activation of the gate.
     pub activation: Activation,
+    /// `[gate.out.width]` of 1 and 0: the product of a neuron with 0 is 0.
+    pub neuron_mask: Option<VectorId>,
 }
 
 /// The matrices of one expert.

@@ -2,12 +2,14 @@
 //!
 //! Attention rows are in reference-counted blocks of [`HostState::BLOCK`] positions: snapshots share them and the
 //! first write to a shared block copies it. Layers with a window drop the blocks that nothing can see any more.
-//! Recurrent slots are one buffer per sequence.
+//! Recurrent slots are one buffer per sequence. With [`KvDtype::Q8`] a sequence also has its newest rows exactly.
 
 use std::sync::Arc;
 
-use super::blocks::{BLOCK, Block, Group, Place, zeros};
-use super::{KvLayer, SequenceId, SequenceState, SnapshotId, StateDecl, StateLimits};
+use super::blocks::{BLOCK, Block, Group, Part, Place, Rows, layer_bytes, tail_bytes, zeros};
+use super::rows::{KvRows, to_half};
+use super::tail::Tail;
+use super::{KvDtype, KvLayer, SequenceId, SequenceState, SnapshotId, StateDecl, StateLimits};
 use crate::ModelError;
 
 /// State of one sequence or snapshot.
@@ -17,6 +19,14 @@ struct Table {
     /// Per group, per block: the rows, or none where a window has passed.
     blocks: Vec<Vec<Option<Block>>>,
     recurrent: Vec<f32>,
+    tail: Tail,
+}
+
+impl Table {
+    /// Bytes of what is not in blocks.
+    fn own_bytes(&self) -> usize {
+        self.recurrent.len() * size_of::<f32>() + self.tail.bytes()
+    }
 }
 
 /// Where a layer's state is.
@@ -29,8 +39,7 @@ enum Home {
 /// Keys and values of one layer in one block.
 #[derive(Clone, Copy)]
 pub struct KvBlock<'a> {
-    keys: &'a [f32],
-    values: &'a [f32],
+    part: Part<'a>,
     layer: KvLayer,
     /// Position of the first row of the block.
     pub start: usize,
@@ -40,15 +49,13 @@ pub struct KvBlock<'a> {
 
 impl<'a> KvBlock<'a> {
     /// Keys of a head, `[len, key_dim]`.
-    pub fn keys(&self, kv_head: usize) -> &'a [f32] {
-        let first = kv_head * BLOCK * self.layer.key_dim;
-        &self.keys[first..first + self.len * self.layer.key_dim]
+    pub fn keys(&self, kv_head: usize) -> KvRows<'a> {
+        self.part.keys(&self.layer, kv_head, self.len)
     }
 
     /// Values of a head, `[len, value_dim]`.
-    pub fn values(&self, kv_head: usize) -> &'a [f32] {
-        let first = kv_head * BLOCK * self.layer.value_dim;
-        &self.values[first..first + self.len * self.layer.value_dim]
+    pub fn values(&self, kv_head: usize) -> KvRows<'a> {
+        self.part.values(&self.layer, kv_head, self.len)
     }
 }
 
@@ -57,6 +64,9 @@ pub struct HostState {
     homes: Vec<Home>,
     groups: Vec<Group>,
     recurrent_floats: usize,
+    /// Attention layers, and the numbers of a tail of all of them.
+    kv_layers: usize,
+    tail_floats: usize,
     limits: StateLimits,
     used_bytes: usize,
     sequences: Vec<Option<Table>>,
@@ -67,13 +77,19 @@ impl HostState {
     /// Positions per block.
     pub const BLOCK: usize = BLOCK;
 
-    /// An empty store for the given layers.
-    pub fn new(layers: &[StateDecl], limits: StateLimits) -> Self {
+    /// An empty store for the given layers, which keeps keys and values as `kv`.
+    pub fn new(layers: &[StateDecl], limits: StateLimits, kv: KvDtype) -> Self {
         let (mut groups, mut recurrent_floats) = (Vec::new(), 0usize);
+        let (mut kv_layers, mut tail_floats) = (0, 0usize);
         let homes = layers
             .iter()
             .map(|decl| match *decl {
-                StateDecl::Kv(layer) => Home::Kv(Group::place(&mut groups, layer)),
+                StateDecl::Kv(layer) => {
+                    let place = Group::place(&mut groups, layer, kv, kv_layers, tail_floats);
+                    kv_layers += 1;
+                    tail_floats = tail_floats.saturating_add(tail_bytes(&layer, kv) / size_of::<f32>());
+                    Home::Kv(place)
+                }
                 StateDecl::Recurrent { floats } => {
                     let offset = recurrent_floats;
                     recurrent_floats = offset.saturating_add(floats);
@@ -82,19 +98,20 @@ impl HostState {
             })
             .collect();
         let (sequences, snapshots) = (Vec::new(), Vec::new());
-        Self { homes, groups, recurrent_floats, limits, used_bytes: 0, sequences, snapshots }
+        let used_bytes = 0;
+        Self { homes, groups, recurrent_floats, kv_layers, tail_floats, limits, used_bytes, sequences, snapshots }
     }
 
     /// Bytes that one sequence of `positions` positions takes.
-    pub fn bytes_of_sequence(layers: &[StateDecl], positions: usize) -> usize {
-        let layer_bytes = layers.iter().map(|decl| match decl {
+    pub fn bytes_of_sequence(layers: &[StateDecl], positions: usize, kv: KvDtype) -> usize {
+        let bytes = layers.iter().map(|decl| match decl {
             StateDecl::Kv(layer) => {
-                let row = layer.kv_heads.saturating_mul(layer.key_dim + layer.value_dim).saturating_mul(4);
-                row.saturating_mul(positions.div_ceil(BLOCK).saturating_mul(BLOCK))
+                let blocks = layer_bytes(layer, kv).saturating_mul(positions.div_ceil(BLOCK));
+                blocks.saturating_add(tail_bytes(layer, kv))
             }
-            StateDecl::Recurrent { floats } => floats.saturating_mul(4),
+            StateDecl::Recurrent { floats } => floats.saturating_mul(size_of::<f32>()),
         });
-        layer_bytes.fold(0, usize::saturating_add)
+        bytes.fold(0, usize::saturating_add)
     }
 
     /// Bytes in use by live sequences and snapshots.
@@ -134,38 +151,49 @@ impl HostState {
         if keys.len() != kv_heads * key_dim || values.len() != kv_heads * value_dim {
             return Err(ModelError::Batch(format!("state write at position {position} does not fit")));
         }
-        let block = self.own_block(id, place.group, position)?;
+        let (block, tail) = self.own_block(id, place.group, position)?;
         let row = position % BLOCK;
-        let (key_side, rest) = block[place.offset..].split_at_mut(place.key_floats());
-        for head in 0..kv_heads {
-            let (key, value) = ((head * BLOCK + row) * key_dim, (head * BLOCK + row) * value_dim);
-            key_side[key..key + key_dim].copy_from_slice(&keys[head * key_dim..(head + 1) * key_dim]);
-            rest[value..value + value_dim].copy_from_slice(&values[head * value_dim..(head + 1) * value_dim]);
+        match block {
+            Rows::F32(rows) => place.put(&mut rows[place.rows()], row, keys, values, |x| x),
+            Rows::F16(rows) => place.put(&mut rows[place.rows()], row, keys, values, to_half),
+            Rows::Q8 { codes, scales } => {
+                let (codes, scales) = (&mut codes[place.rows()], &mut scales[place.scales()]);
+                tail.write(&place, position, (keys, values), codes, scales);
+            }
         }
         Ok(())
     }
 
-    /// The block of a position, copied first if a snapshot holds it too.
-    fn own_block(&mut self, id: SequenceId, group: usize, position: usize) -> Result<&mut Vec<f32>, ModelError> {
+    /// The block of a position, copied first if a snapshot holds it too, and the sequence's tail.
+    fn own_block(
+        &mut self,
+        id: SequenceId,
+        group: usize,
+        position: usize,
+    ) -> Result<(&mut Rows, &mut Tail), ModelError> {
         let missing = || ModelError::Batch(format!("no state block at position {position}"));
         let block = self.table(id)?.blocks[group].get(position / BLOCK).and_then(Option::as_ref).ok_or_else(missing)?;
         let copy = if Arc::strong_count(block) > 1 {
             let shared = Arc::clone(block);
             let mut copy = self.take_block(group)?;
-            Arc::make_mut(&mut copy).copy_from_slice(&shared);
+            Arc::get_mut(&mut copy).ok_or_else(missing)?.copy_from(&shared);
             Some(copy)
         } else {
             None
         };
-        let slot = self.table_mut(id)?.blocks[group].get_mut(position / BLOCK).and_then(Option::as_mut);
-        let slot = slot.ok_or_else(missing)?;
+        let Table { blocks, tail, .. } = self.table_mut(id)?;
+        let slot = blocks[group].get_mut(position / BLOCK).and_then(Option::as_mut).ok_or_else(missing)?;
         if let Some(copy) = copy {
             *slot = copy;
         }
-        Arc::get_mut(slot).ok_or_else(missing)
+        Ok((Arc::get_mut(slot).ok_or_else(missing)?, tail))
     }
 
     /// Blocks of one layer that hold positions `from..to`, in order. The first block may start before `from`.
+    ///
+    /// The last one is read exactly where that is possible, also when the store quantises: what a query sees of its
+    /// own block does not depend on whether the block was filled in the same step, unless the step is longer than a
+    /// block.
     pub fn blocks(
         &self,
         id: SequenceId,
@@ -182,9 +210,9 @@ impl HostState {
         }
         Ok(blocks.iter().flatten().enumerate().map(move |(i, block)| {
             let start = (first + i) * BLOCK;
-            let (keys, rest) = block[place.offset..].split_at(place.key_floats());
-            let values = &rest[..place.value_floats()];
-            KvBlock { keys, values, layer: place.layer, start, len: BLOCK.min(to - start) }
+            let exact = if to - start <= BLOCK { table.tail.part(&place, first + i) } else { None };
+            let part = exact.unwrap_or_else(|| block.part(&place));
+            KvBlock { part, layer: place.layer, start, len: BLOCK.min(to - start) }
         }))
     }
 
@@ -220,7 +248,7 @@ impl HostState {
     }
 
     fn free_table(&mut self, table: Table) {
-        self.used_bytes -= table.recurrent.len() * size_of::<f32>();
+        self.used_bytes -= table.own_bytes();
         for (group, blocks) in table.blocks.into_iter().enumerate() {
             self.free(group, blocks.into_iter().flatten());
         }
@@ -283,12 +311,12 @@ impl HostState {
 
 impl SequenceState for HostState {
     fn open(&mut self) -> Result<SequenceId, ModelError> {
-        let bytes = self.recurrent_floats.saturating_mul(size_of::<f32>());
-        self.check_budget(bytes)?;
-        let recurrent = zeros(self.recurrent_floats)?;
-        self.used_bytes += bytes;
+        let floats = self.recurrent_floats.saturating_add(self.tail_floats);
+        self.check_budget(floats.saturating_mul(size_of::<f32>()))?;
+        let (recurrent, tail) = (zeros(self.recurrent_floats)?, Tail::new(self.tail_floats, self.kv_layers)?);
         let blocks = vec![Vec::new(); self.groups.len()];
-        let table = Table { len: 0, blocks, recurrent };
+        let table = Table { len: 0, blocks, recurrent, tail };
+        self.used_bytes += table.own_bytes();
         Ok(SequenceId(Self::insert(&mut self.sequences, table)))
     }
 
@@ -351,7 +379,7 @@ impl SequenceState for HostState {
     }
 
     fn snapshot(&mut self, id: SequenceId) -> Result<SnapshotId, ModelError> {
-        let bytes = self.table(id)?.recurrent.len() * size_of::<f32>();
+        let bytes = self.table(id)?.own_bytes();
         self.check_budget(bytes)?;
         let table = self.table(id)?.clone();
         self.used_bytes += bytes;
@@ -362,7 +390,7 @@ impl SequenceState for HostState {
         let saved = self.snapshot_table(snapshot)?.clone();
         let old = std::mem::replace(self.table_mut(id)?, saved);
         // The slots of the sequence stay charged: only their content changed.
-        self.used_bytes += old.recurrent.len() * size_of::<f32>();
+        self.used_bytes += old.own_bytes();
         self.free_table(old);
         Ok(())
     }
@@ -378,3 +406,7 @@ impl SequenceState for HostState {
 #[cfg(test)]
 #[path = "host_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "kv_tests.rs"]
+mod kv_tests;

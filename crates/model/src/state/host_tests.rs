@@ -9,7 +9,7 @@ fn limits(max_bytes: usize) -> StateLimits {
 }
 
 fn store(max_blocks: usize) -> HostState {
-    HostState::new(&[StateDecl::Kv(WIDE), StateDecl::Kv(LATENT)], limits(max_blocks * BLOCK_BYTES))
+    HostState::new(&[StateDecl::Kv(WIDE), StateDecl::Kv(LATENT)], limits(max_blocks * BLOCK_BYTES), KvDtype::F32)
 }
 
 fn fill(state: &mut HostState, id: SequenceId, from: usize, count: usize, salt: f32) {
@@ -28,11 +28,11 @@ fn fill(state: &mut HostState, id: SequenceId, from: usize, count: usize, salt: 
 fn key(state: &HostState, id: SequenceId, layer: usize, head: usize, position: usize) -> f32 {
     let block = state.blocks(id, layer, position, position + 1).unwrap().next().unwrap();
     let width = [4, 8][layer];
-    let key = block.keys(head)[(position - block.start) * width];
+    let key = block.keys(head).to_f32()[(position - block.start) * width];
     if layer == 0 {
-        assert_eq!(-key, block.values(head)[(position - block.start) * width]);
+        assert_eq!(-key, block.values(head).to_f32()[(position - block.start) * width]);
     } else {
-        assert!(block.values(head).is_empty());
+        assert!(block.values(head).count() == 0);
     }
     key
 }
@@ -70,10 +70,10 @@ fn a_snapshot_survives_later_writes() {
 fn everything_closed_leaves_no_byte_in_use() {
     let recurrent = StateDecl::Recurrent { floats: 5 };
     let layers = [StateDecl::Kv(WIDE), StateDecl::Kv(LATENT), recurrent];
-    let mut state = HostState::new(&layers, limits(1 << 20));
+    let mut state = HostState::new(&layers, limits(1 << 20), KvDtype::F32);
     let a = state.open().unwrap();
     fill(&mut state, a, 0, 50, 0.0);
-    assert_eq!(state.used_bytes(), HostState::bytes_of_sequence(&layers, 50));
+    assert_eq!(state.used_bytes(), HostState::bytes_of_sequence(&layers, 50, KvDtype::F32));
     let saved = state.snapshot(a).unwrap();
     let b = state.open().unwrap();
     state.restore(b, saved).unwrap();
@@ -89,7 +89,7 @@ fn everything_closed_leaves_no_byte_in_use() {
 #[test]
 fn recurrent_slots_are_kept_by_snapshots_and_cannot_be_rewound() {
     let layers = [StateDecl::Recurrent { floats: 2 }, StateDecl::Recurrent { floats: 3 }];
-    let mut state = HostState::new(&layers, limits(1 << 12));
+    let mut state = HostState::new(&layers, limits(1 << 12), KvDtype::F32);
     let id = state.open().unwrap();
     state.append(id, 5).unwrap();
     state.recurrent_mut(id, 1).unwrap().copy_from_slice(&[1.0, 2.0, 3.0]);
@@ -110,7 +110,7 @@ fn recurrent_slots_are_kept_by_snapshots_and_cannot_be_rewound() {
 #[test]
 fn windowed_layers_keep_only_their_window() {
     let windowed = KvLayer { window: Some(40), ..WIDE };
-    let mut state = HostState::new(&[StateDecl::Kv(windowed), StateDecl::Kv(LATENT)], limits(1 << 20));
+    let mut state = HostState::new(&[StateDecl::Kv(windowed), StateDecl::Kv(LATENT)], limits(1 << 20), KvDtype::F32);
     let id = state.open().unwrap();
     for position in 0..150 {
         fill(&mut state, id, position, 1, 0.0);

@@ -1,9 +1,14 @@
 //! State of sequences: what a model remembers of the tokens it has seen.
 
 mod blocks;
+mod dtype;
 mod host;
+mod rows;
+mod tail;
 
+pub use dtype::KvDtype;
 pub use host::{HostState, KvBlock};
+pub use rows::{KvRows, KvValues};
 
 use crate::ModelError;
 
@@ -11,9 +16,33 @@ use crate::ModelError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SequenceId(pub(crate) usize);
 
+impl SequenceId {
+    /// The handle that an owner of state gives to number `index` of its sequences.
+    pub fn from_index(index: usize) -> Self {
+        Self(index)
+    }
+
+    /// The number that the owner of the state gave.
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
 /// Handle of a snapshot of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SnapshotId(pub(crate) usize);
+
+impl SnapshotId {
+    /// The handle that an owner of state gives to number `index` of its snapshots.
+    pub fn from_index(index: usize) -> Self {
+        Self(index)
+    }
+
+    /// The number that the owner of the state gave.
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
 
 /// What one layer remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,22 +2,29 @@
 
 use cortiq_model::{AttentionOp, Batch, HostState, ModelError, Row};
 
-use super::{Slots, dot, row_of, row_of_mut, sigmoid};
+use super::{Slots, dot, is_off, row_of, row_of_mut, sigmoid};
+use crate::Model;
 
 /// One query head at a time.
 pub(crate) fn attention(
+    model: &Model,
     slots: &mut Slots,
     state: &HostState,
     batch: &Batch<'_>,
     op: &AttentionOp,
 ) -> Result<(), ModelError> {
     let width = op.heads * op.head_dim;
+    let mask = op.head_mask.map(|id| model.vector(id));
     let mut out = std::mem::take(&mut slots[op.out.0]);
     for row in batch.rows() {
         let queries = row_of(&slots[op.q.0], width, row.index).chunks_exact(op.head_dim);
         let outputs = row_of_mut(&mut out, width, row.index).chunks_exact_mut(op.head_dim);
         for (head, (q, y)) in queries.zip(outputs).enumerate() {
-            attend(state, op, row, head, q, y)?;
+            if is_off(mask, head) {
+                y.fill(0.0);
+            } else {
+                attend(state, op, row, head, q, y)?;
+            }
         }
         if let Some(gate) = op.gate {
             let y = row_of_mut(&mut out, width, row.index);
@@ -42,10 +49,12 @@ fn attend(
     let from = op.window.map_or(0, |window| (row.position + 1).saturating_sub(window));
     let kv_head = head / (op.heads / op.kv_heads);
     let (mut scores, mut values) = (Vec::new(), Vec::new());
-    for block in state.blocks(row.sequence, op.state.0, from, row.position + 1)? {
-        let keys = block.keys(kv_head).chunks_exact(op.head_dim);
-        let rows = keys.zip(block.values(kv_head).chunks_exact(op.head_dim));
-        for (k, v) in rows.skip(from.saturating_sub(block.start)) {
+    let blocks = state.blocks(row.sequence, op.state.0, from, row.position + 1)?;
+    let blocks: Vec<_> =
+        blocks.map(|block| (block.start, block.keys(kv_head).to_f32(), block.values(kv_head).to_f32())).collect();
+    for (start, keys, block_values) in &blocks {
+        let rows = keys.chunks_exact(op.head_dim).zip(block_values.chunks_exact(op.head_dim));
+        for (k, v) in rows.skip(from.saturating_sub(*start)) {
             let score = dot(q, k) * f64::from(op.scale);
             scores.push(op.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh()));
             values.push(v);

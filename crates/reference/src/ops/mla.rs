@@ -4,7 +4,7 @@ use cortiq_model::{Batch, HostState, MlaAttentionOp, MlaStoreOp, ModelError};
 
 use super::attention::softmax_sum;
 use super::rope::Rotation;
-use super::{Slots, dot, rms_norm, row_of, row_of_mut};
+use super::{Slots, dot, is_off, rms_norm, row_of, row_of_mut};
 use crate::Model;
 
 /// See [`MlaStoreOp`].
@@ -40,6 +40,7 @@ pub(crate) fn mla_attention(
 ) -> Result<(), ModelError> {
     let view = model.matrix(op.kv_b)?;
     let (q_head, kv_head, width) = (op.nope_dim + op.rope_dim, op.nope_dim + op.value_dim, op.kv_rank + op.rope_dim);
+    let mask = op.head_mask.map(|id| model.vector(id));
     let mut weight = vec![0.0; op.kv_rank];
     let mut out = std::mem::take(&mut slots[op.out.0]);
     for row in batch.rows() {
@@ -53,13 +54,19 @@ pub(crate) fn mla_attention(
             }
             let query: Vec<f32> = latent_q.iter().map(|l| *l as f32).chain(q[op.nope_dim..].iter().copied()).collect();
             let blocks = state.blocks(row.sequence, op.state.0, 0, row.position + 1)?;
-            let keys: Vec<&[f32]> = blocks.flat_map(|block| block.keys(0).chunks_exact(width)).collect();
+            let blocks: Vec<_> = blocks.map(|block| block.keys(0).to_f32()).collect();
+            let keys: Vec<&[f32]> = blocks.iter().flat_map(|block| block.chunks_exact(width)).collect();
             let scores: Vec<f64> = keys.iter().map(|k| dot(&query, k) * f64::from(op.scale)).collect();
             let values: Vec<&[f32]> = keys.iter().map(|k| &k[..op.kv_rank]).collect();
             let mut mixed = vec![0.0; op.kv_rank];
             softmax_sum(&scores, &values, &mut mixed);
             let y = row_of_mut(&mut out, op.heads * op.value_dim, row.index);
-            for (i, y) in y[head * op.value_dim..(head + 1) * op.value_dim].iter_mut().enumerate() {
+            let y = &mut y[head * op.value_dim..(head + 1) * op.value_dim];
+            if is_off(mask, head) {
+                y.fill(0.0);
+                continue;
+            }
+            for (i, y) in y.iter_mut().enumerate() {
                 view.decode_row(head * kv_head + op.nope_dim + i, &mut weight);
                 *y = dot(&mixed, &weight) as f32;
             }

@@ -47,6 +47,11 @@ fn rms_norm_plain(x: &mut [f32], eps: f64) {
     x.iter_mut().for_each(|x| *x *= inverse);
 }
 
+/// Whether a mask switches `index` off; without a mask everything is on.
+fn is_off(mask: Option<&[f32]>, index: usize) -> bool {
+    mask.is_some_and(|mask| mask[index] == 0.0)
+}
+
 /// The part of a slot that belongs to row `index`.
 fn row_of(slot: &[f32], width: usize, index: usize) -> &[f32] {
     &slot[index * width..(index + 1) * width]

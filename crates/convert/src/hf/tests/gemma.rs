@@ -1,4 +1,4 @@
-//! The four generations of Gemma. The first and the fourth have no fixture: their checkpoints are built from the
+//! The four generations of Gemma. Variants of the first and the fourth beside their fixtures are built from the
 //! published names, with random weights.
 
 use std::collections::BTreeMap;
@@ -291,6 +291,42 @@ fn the_last_layer_of_the_fourth_generation_is_global() {
     assert_eq!(copy.import().unwrap().header.arch, before);
 }
 
+/// `per_layer_config` with the same overrides for some layers.
+fn global_layers(layers: &[usize], overrides: &Value) -> Value {
+    layers.iter().map(|layer| (layer.to_string(), overrides.clone())).collect::<serde_json::Map<_, _>>().into()
+}
+
+/// Transformers 5.24 and later write the geometry of the global layers layer by layer.
+#[test]
+fn the_geometry_of_the_fourth_generation_may_be_listed_by_layer() {
+    let one_head = json!({"head_dim": 32, "num_key_value_heads": 1});
+    let mut all_layers = global_layers(&[0, 1, 3, 4], &json!({"head_dim": 16, "num_key_value_heads": 2}));
+    all_layers["2"] = one_head.clone();
+    all_layers["5"] = one_head.clone();
+    for (k_eq_v, listed) in [
+        (true, global_layers(&[2, 5], &one_head)),
+        (true, json!({"02": one_head, "05": one_head})),
+        (true, all_layers),
+        (false, global_layers(&[2, 5], &json!({"head_dim": 32}))),
+    ] {
+        let copy = gemma4(k_eq_v);
+        let before = copy.import().unwrap().header.arch;
+        // Beside the list these do not count.
+        set_text(&copy, "global_head_dim", json!(64));
+        set_text(&copy, "num_global_key_value_heads", json!(4));
+        set_text(&copy, "per_layer_config", listed.clone());
+        assert_eq!(copy.import().unwrap().header.arch, before, "{listed}");
+    }
+    let copy = gemma4(false);
+    set_text(&copy, "per_layer_config", global_layers(&[2, 5], &one_head));
+    assert!(copy.refusal().contains("`per_layer_config` = `num_key_value_heads 1`"), "{}", copy.refusal());
+    // Nothing listed: all layers are alike, which these tensors are not.
+    for nothing in [json!({}), Value::Null] {
+        set_text(&copy, "per_layer_config", nothing);
+        assert!(copy.refusal().contains("has shape [32], expected [16]"), "{}", copy.refusal());
+    }
+}
+
 #[test]
 fn built_checkpoints_run() {
     for copy in [gemma1(), gemma4(true), gemma4(false)] {
@@ -350,7 +386,18 @@ fn refusals() {
         ("enable_moe_block", json!(true), "enable_moe_block"),
         ("hidden_size_per_layer_input", json!(256), "hidden_size_per_layer_input"),
         ("num_kv_shared_layers", json!(2), "num_kv_shared_layers"),
-        ("per_layer_config", json!({"5": {"head_dim": 32}}), "per_layer_config"),
+        ("per_layer_config", json!({"5": {"head_dim": 32}}), "`per_layer_config` = `2`"),
+        ("per_layer_config", global_layers(&[0, 2, 5], &json!({"head_dim": 32})), "`per_layer_config` = `0`"),
+        ("per_layer_config", global_layers(&[2, 5, 6], &json!({"head_dim": 32})), "`per_layer_config.6`"),
+        ("per_layer_config", json!({"global": {"head_dim": 32}}), "`per_layer_config.global`"),
+        ("per_layer_config", json!({"5": 32}), "`per_layer_config.5`"),
+        ("per_layer_config", global_layers(&[2, 5], &json!({"head_dim": 31})), "per_layer_config.2.head_dim"),
+        (
+            "per_layer_config",
+            global_layers(&[2, 5], &json!({"head_dim": 32, "num_key_value_heads": 3})),
+            "per_layer_config.2.num_key_value_heads",
+        ),
+        ("per_layer_config", global_layers(&[2, 5], &json!({"rms_norm_eps": 1e-5})), "per_layer_config.2.rms_norm_eps"),
         ("use_bidirectional_attention", json!("all"), "use_bidirectional_attention"),
         ("global_head_dim", json!(31), "global_head_dim"),
         ("num_global_key_value_heads", json!(3), "num_global_key_value_heads"),

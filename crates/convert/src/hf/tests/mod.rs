@@ -6,6 +6,7 @@ mod gemma;
 mod hybrid;
 mod layouts;
 mod lfm2;
+mod models_page;
 mod moe;
 mod refusals;
 mod variants;

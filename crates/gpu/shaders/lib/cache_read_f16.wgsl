@@ -1,0 +1,5 @@
+// Cache of f16 pairs: keys and values [block, kv_head, 32, dim].
+@group(0) @binding(4) var<storage, read> keys: array<vec2<u32>>;
+@group(0) @binding(5) var<storage, read> values: array<vec2<u32>>;
+fn key4(at: u32) -> vec4<f32> { let w = keys[at]; return vec4(unpack2x16float(w.x), unpack2x16float(w.y)); }
+fn value4(at: u32) -> vec4<f32> { let w = values[at]; return vec4(unpack2x16float(w.x), unpack2x16float(w.y)); }

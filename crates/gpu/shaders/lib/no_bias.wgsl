@@ -1,0 +1,2 @@
+// No biases.
+fn bias_of(row: u32) -> f32 { return 0.0; }

@@ -1,0 +1,10 @@
+// x = CAP * tanh(x / CAP). Grid: columns along x, rows along y.
+@group(0) @binding(1) var<storage, read_write> x: array<f32>;
+
+@compute @workgroup_size(WORKGROUP)
+fn main(ids: Ids) {
+    let i = ids.group.x * WORKGROUP + ids.local;
+    if i >= WIDTH { return; }
+    let at = ids.group.y * STRIDE + i;
+    x[at] = CAP * tanh(clamp(x[at] / CAP, -15.0, 15.0));
+}

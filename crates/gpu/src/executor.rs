@@ -1,0 +1,454 @@
+//! [`GpuExecutor`]: a step is one small upload, one submission and one read-back.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cortiq_model::{
+    Batch, DraftInput, DraftSource, Executor, HeadOp, KernelTime, KvDtype, ModelError, Op, Program, Row, SequenceState, Slot, Span,
+    Weights,
+};
+
+use crate::kernel::{Dispatch, Kernels, StepSize};
+use crate::ops::{self, Head};
+use crate::options::GpuOptions;
+use crate::plan::{Class, DeviceWeights, Parts, Recorder, Scratch};
+use crate::profile::Profiler;
+use crate::residency::{Budget, Need};
+use crate::slots::Slots;
+use crate::state::DeviceState;
+use crate::step::{StepLayout, StepWriter};
+use crate::{Gpu, GpuError};
+
+/// Rows whose logits are computed and read back at a time.
+pub(crate) const HEAD_ROWS: usize = 64;
+
+/// Dispatches that are submitted ahead of the rest, so that the device works while the rest is encoded.
+const EARLY_DISPATCHES: usize = 24;
+
+/// Rows of the buffers until a longer batch comes.
+const FIRST_ROWS: usize = 16;
+
+/// Which operations a plan runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Stage {
+    Trunk,
+    Draft,
+}
+
+/// Recorded dispatches by what they compute and for which class of rows.
+#[derive(Default)]
+struct Plans {
+    bodies: HashMap<(Stage, Class), Vec<Dispatch>>,
+    heads: HashMap<(Stage, Class), Vec<Dispatch>>,
+}
+
+/// Buffers whose sizes follow the batches.
+struct Buffers {
+    slots: Slots,
+    step: wgpu::Buffer,
+    step_layout: StepLayout,
+    head: Head,
+    logits: wgpu::Buffer,
+}
+
+/// Hidden states on the device that a draft can continue.
+#[derive(Default)]
+struct HiddenRows {
+    buffer: Option<wgpu::Buffer>,
+    rows: Vec<Row>,
+}
+
+/// Executes a program on a GPU.
+pub struct GpuExecutor {
+    gpu: Arc<Gpu>,
+    kernels: Kernels,
+    program: Program,
+    weights: DeviceWeights,
+    state: DeviceState,
+    buffers: Buffers,
+    scratch: Scratch,
+    plans: Plans,
+    options: GpuOptions,
+    writer: StepWriter,
+    trunk: HiddenRows,
+    drafted: HiddenRows,
+    logits: Vec<f32>,
+    profiler: Option<Profiler>,
+}
+
+impl GpuExecutor {
+    /// An executor for `program`, whose tensors are in `weights`. Weights are uploaded and kernels compiled here, so
+    /// that the first step is like every other.
+    pub fn new(
+        gpu: Arc<Gpu>,
+        program: Program,
+        weights: Arc<dyn Weights>,
+        options: GpuOptions,
+    ) -> Result<Self, GpuError> {
+        if !matches!(options.kv, KvDtype::F32 | KvDtype::F16) {
+            return Err(GpuError::Unsupported(format!("a cache of {}", options.kv.name())));
+        }
+        let budget = Budget::of(options.budget, gpu.memory(), gpu.caps());
+        budget.check(Need::of(&program, &*weights, &options)?)?;
+        let state = DeviceState::new(&gpu, &program.states, options.limits, options.kv)?;
+        let step_layout = StepLayout::new(&program, &state, FIRST_ROWS);
+        let buffers = Buffers {
+            slots: Slots::new(&gpu, &program, FIRST_ROWS)?,
+            step: gpu.buffer("step", step_layout.bytes())?,
+            step_layout,
+            head: Head::new(&gpu, program.hidden_size, program.vocab_size, HEAD_ROWS)?,
+            logits: gpu.readback((HEAD_ROWS * program.vocab_size * 4) as u64)?,
+        };
+        let mut executor = Self {
+            gpu,
+            kernels: Kernels::default(),
+            program,
+            weights: DeviceWeights::new(weights),
+            state,
+            buffers,
+            scratch: Scratch::new(),
+            plans: Plans::default(),
+            options,
+            writer: StepWriter::default(),
+            trunk: HiddenRows::default(),
+            drafted: HiddenRows::default(),
+            logits: Vec::new(),
+            profiler: None,
+        };
+        executor.plan(Stage::Trunk, Class::One, Class::One)?;
+        executor.gpu.wait()?;
+        Ok(executor)
+    }
+
+    /// The device.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Texts of all shaders so far.
+    #[cfg(feature = "lab")]
+    #[doc(hidden)]
+    pub fn shader_texts(&self) -> Vec<String> {
+        self.kernels.texts()
+    }
+
+    /// Dispatches that decoding one token takes, head included.
+    pub fn dispatches_per_token(&self) -> usize {
+        let key = (Stage::Trunk, Class::One);
+        let count = |plans: &HashMap<_, Vec<Dispatch>>| plans.get(&key).map_or(0, Vec::len);
+        count(&self.plans.bodies) + count(&self.plans.heads)
+    }
+
+    fn ops(&self, stage: Stage) -> Result<&[Op], ModelError> {
+        match stage {
+            Stage::Trunk => Ok(&self.program.ops),
+            Stage::Draft => Ok(&self.program.draft.as_ref().ok_or(ModelError::NoPredictionHead)?.ops),
+        }
+    }
+
+    /// Records what a step of these classes needs and is not there yet.
+    fn plan(&mut self, stage: Stage, body: Class, head: Class) -> Result<(), GpuError> {
+        if !self.plans.bodies.contains_key(&(stage, body)) {
+            let ops = self.ops(stage)?.to_vec();
+            let recorded = Recorder::new(self.parts(), body).record(&ops)?;
+            self.plans.bodies.insert((stage, body), recorded);
+        }
+        if !self.plans.heads.contains_key(&(stage, head)) {
+            let op = self.head_op(stage)?;
+            let buffers = Head { input: self.buffers.head.input.clone(), logits: self.buffers.head.logits.clone() };
+            let recorded = ops::head(Recorder::new(self.parts(), head), &op, &buffers, HEAD_ROWS)?;
+            self.plans.heads.insert((stage, head), recorded);
+        }
+        Ok(())
+    }
+
+    fn head_op(&self, stage: Stage) -> Result<HeadOp, ModelError> {
+        let found = self.ops(stage)?.iter().find_map(|op| match op {
+            Op::Head(head) => Some(*head),
+            _ => None,
+        });
+        found.ok_or_else(|| ModelError::Unsupported("a program without a head".to_owned()))
+    }
+
+    fn parts(&mut self) -> Parts<'_> {
+        Parts {
+            gpu: &self.gpu,
+            kernels: &self.kernels,
+            program: &self.program,
+            slots: &self.buffers.slots,
+            state: &self.state,
+            step: &self.buffers.step,
+            step_layout: self.buffers.step_layout,
+            weights: &mut self.weights,
+            scratch: &mut self.scratch,
+            precision: self.options.precision,
+        }
+    }
+
+    /// Drops what was recorded for buffers that are gone.
+    fn forget_plans(&mut self) {
+        self.plans = Plans::default();
+    }
+
+    /// Makes buffers large enough for a batch of `rows` rows.
+    fn fit_rows(&mut self, rows: usize) -> Result<(), GpuError> {
+        if rows > self.buffers.slots.rows() {
+            let rows = self.options.max_rows.max(rows).next_multiple_of(FIRST_ROWS);
+            self.buffers.slots = Slots::new(&self.gpu, &self.program, rows)?;
+            self.buffers.step_layout = StepLayout::new(&self.program, &self.state, rows);
+            self.buffers.step = self.gpu.buffer("step", self.buffers.step_layout.bytes())?;
+            self.scratch.clear();
+            self.forget_plans();
+        }
+        Ok(())
+    }
+
+    /// Runs a batch of at most `max_rows` rows whose state is there, and appends its logits.
+    fn run(&mut self, stage: Stage, batch: &Batch<'_>, source: Option<HiddenSource<'_>>) -> Result<(), GpuError> {
+        self.fit_rows(batch.tokens.len())?;
+        if self.state.fit(&self.gpu)? {
+            self.forget_plans();
+        }
+        let chunks: Vec<&[usize]> = batch.logit_rows.chunks(HEAD_ROWS).collect();
+        let first = Batch { logit_rows: chunks.first().copied().unwrap_or_default(), ..*batch };
+        let size = self.upload(&first)?;
+        let body = Class::of(batch.tokens.len());
+        self.plan(stage, body, Class::of(first.logit_rows.len()))?;
+        let mut encoder = self.gpu.encoder("step");
+        self.state.encode_pending(&mut encoder);
+        if let Some(source) = source {
+            source.copy_to(&mut encoder, &self.buffers.slots);
+        }
+        let dispatches = &self.plans.bodies[&(stage, body)];
+        let (early, rest) = dispatches.split_at(dispatches.len().min(EARLY_DISPATCHES));
+        encode(&mut encoder, early, &size, self.profiler.as_mut());
+        if !rest.is_empty() {
+            submit(&self.gpu, self.profiler.as_mut(), encoder)?;
+            self.state.finish_pending();
+            encoder = self.gpu.encoder("step");
+            encode(&mut encoder, rest, &size, self.profiler.as_mut());
+        }
+        self.head(stage, encoder, &size)?;
+        for chunk in chunks.iter().skip(1) {
+            let size = self.upload(&Batch { logit_rows: chunk, ..*batch })?;
+            self.plan(stage, body, Class::of(chunk.len()))?;
+            let encoder = self.gpu.encoder("logits");
+            self.head(stage, encoder, &size)?;
+        }
+        Ok(())
+    }
+
+    /// Encodes the head for the rows of the last upload, submits and reads the logits back.
+    fn head(&mut self, stage: Stage, mut encoder: wgpu::CommandEncoder, size: &StepSize) -> Result<(), GpuError> {
+        let rows = size.logit_rows as usize;
+        if rows == 0 {
+            submit(&self.gpu, self.profiler.as_mut(), encoder)?;
+            self.state.finish_pending();
+            // Nothing is waited for here, so that only this tells of a device that is gone.
+            return self.gpu.poll();
+        }
+        encode(&mut encoder, &self.plans.heads[&(stage, Class::of(rows))], size, self.profiler.as_mut());
+        let words = rows * self.program.vocab_size;
+        let bytes = (words * 4) as u64;
+        encoder.copy_buffer_to_buffer(&self.buffers.head.logits.buffer, 0, &self.buffers.logits, 0, bytes);
+        submit(&self.gpu, self.profiler.as_mut(), encoder)?;
+        self.state.finish_pending();
+        let start = self.logits.len();
+        self.logits.resize(start + words, 0.0);
+        self.gpu.read(&self.buffers.logits, &mut self.logits[start..])
+    }
+
+
+    /// Writes the step's words.
+    fn upload(&mut self, batch: &Batch<'_>) -> Result<StepSize, GpuError> {
+        let Buffers { step, step_layout, .. } = &self.buffers;
+        Ok(self.writer.write(&self.gpu, step, step_layout, &self.program, &self.state, batch)?)
+    }
+
+    /// Runs a whole batch in pieces of at most `max_rows` rows.
+    fn run_in_pieces(&mut self, batch: &Batch<'_>) -> Result<(), GpuError> {
+        let keep = self.program.draft.is_some();
+        if keep {
+            let stride = self.buffers.slots.stride(self.program.final_hidden);
+            self.trunk.prepare(&self.gpu, batch.rows(), stride)?;
+        }
+        let mut at = 0;
+        while at < batch.tokens.len() {
+            let piece = Piece::cut(batch, at, self.options.max_rows);
+            let tokens = &batch.tokens[at..at + piece.rows];
+            let part = Batch { tokens, spans: &piece.spans, logit_rows: &piece.logit_rows };
+            self.run(Stage::Trunk, &part, None)?;
+            if keep {
+                self.keep_rows(self.program.final_hidden, Stage::Trunk, at, piece.rows)?;
+            }
+            at += piece.rows;
+        }
+        Ok(())
+    }
+
+    /// Copies rows of a slot to the hidden states of a stage, from row `at` on.
+    fn keep_rows(&mut self, slot: Slot, stage: Stage, at: usize, rows: usize) -> Result<(), GpuError> {
+        let kept = match stage {
+            Stage::Trunk => &self.trunk,
+            Stage::Draft => &self.drafted,
+        };
+        let Some(buffer) = &kept.buffer else { return Ok(()) };
+        let row_bytes = (self.buffers.slots.stride(slot) * 4) as u64;
+        let mut encoder = self.gpu.encoder("keep");
+        let (to, bytes) = (at as u64 * row_bytes, rows as u64 * row_bytes);
+        encoder.copy_buffer_to_buffer(self.buffers.slots.buffer(slot), 0, buffer, to, bytes);
+        self.gpu.submit(encoder.finish())
+    }
+
+    fn run_draft(&mut self, input: &DraftInput<'_>) -> Result<(), GpuError> {
+        let draft = self.program.draft.as_ref().ok_or(ModelError::NoPredictionHead)?;
+        let (hidden, output) = (draft.hidden, draft.output);
+        let source = match input.source {
+            DraftSource::Step => &self.trunk,
+            DraftSource::Draft => &self.drafted,
+        };
+        let rows = input.place(&source.rows)?;
+        input.check_tokens(self.program.vocab_size)?;
+        let from = source.buffer.clone().ok_or_else(|| ModelError::Batch("no hidden states to draft from".to_owned()))?;
+        for row in &rows {
+            self.state.own(row.sequence, row.position, row.position + 1)?;
+        }
+        self.fit_rows(rows.len())?;
+        let stride = self.buffers.slots.stride(hidden);
+        let spans = Span::around(&rows);
+        let batch = Batch { tokens: input.next, spans: &spans, logit_rows: input.logit_rows };
+        // The last draft's states may be the source: they are copied into the slot before they are replaced.
+        let source = HiddenSource { buffer: &from, rows: input.rows, slot: hidden };
+        self.run(Stage::Draft, &batch, Some(source))?;
+        self.drafted.prepare(&self.gpu, rows.into_iter(), stride)?;
+        self.keep_rows(output, Stage::Draft, 0, input.rows.len())
+    }
+}
+
+impl HiddenRows {
+    /// A buffer for the hidden states of `rows`.
+    fn prepare(&mut self, gpu: &Gpu, rows: impl Iterator<Item = Row>, stride: usize) -> Result<(), GpuError> {
+        self.rows.clear();
+        self.rows.extend(rows);
+        let bytes = (self.rows.len() * stride * 4) as u64;
+        if self.buffer.as_ref().is_none_or(|buffer| buffer.size() < bytes) {
+            self.buffer = Some(gpu.buffer("hidden", bytes.next_power_of_two())?);
+        }
+        Ok(())
+    }
+}
+
+/// Hidden states that go into a slot before a draft.
+struct HiddenSource<'a> {
+    buffer: &'a wgpu::Buffer,
+    rows: &'a [usize],
+    slot: Slot,
+}
+
+impl HiddenSource<'_> {
+    /// Encodes the copies, neighbouring rows together.
+    fn copy_to(&self, encoder: &mut wgpu::CommandEncoder, slots: &Slots) {
+        let row_bytes = (slots.stride(self.slot) * 4) as u64;
+        let mut to = 0u64;
+        for run in self.rows.chunk_by(|a, b| a + 1 == *b) {
+            let (from, bytes) = (run[0] as u64 * row_bytes, run.len() as u64 * row_bytes);
+            encoder.copy_buffer_to_buffer(self.buffer, from, slots.buffer(self.slot), to, bytes);
+            to += bytes;
+        }
+    }
+}
+
+/// Rows of a batch that run together.
+struct Piece {
+    rows: usize,
+    spans: Vec<Span>,
+    logit_rows: Vec<usize>,
+}
+
+impl Piece {
+    /// At most `max_rows` rows from row `at` on.
+    fn cut(batch: &Batch<'_>, at: usize, max_rows: usize) -> Self {
+        let end = (at + max_rows).min(batch.tokens.len());
+        let mut spans = Vec::new();
+        for (first, span) in batch.first_rows() {
+            let (from, to) = (first.max(at), (first + span.len).min(end));
+            if from < to {
+                let known_len = span.known_len.max(span.start + span.len);
+                spans.push(Span { start: span.start + from - first, len: to - from, known_len, ..*span });
+            }
+        }
+        let logit_rows = batch.logit_rows.iter().filter(|&&row| (at..end).contains(&row)).map(|row| row - at).collect();
+        Self { rows: end - at, spans, logit_rows }
+    }
+}
+
+/// Submits, and collects times where dispatches are timed.
+fn submit(gpu: &Gpu, profiler: Option<&mut Profiler>, mut encoder: wgpu::CommandEncoder) -> Result<(), GpuError> {
+    if let Some(profiler) = &profiler {
+        profiler.resolve(&mut encoder);
+    }
+    gpu.queue.submit([encoder.finish()]);
+    gpu.check()?;
+    profiler.map_or(Ok(()), |profiler| profiler.collect(gpu))
+}
+
+/// Encodes recorded dispatches as one pass, or one by one when they are timed.
+fn encode(
+    encoder: &mut wgpu::CommandEncoder,
+    dispatches: &[Dispatch],
+    size: &StepSize,
+    profiler: Option<&mut Profiler>,
+) {
+    if let Some(profiler) = profiler {
+        return profiler.encode(encoder, dispatches, size);
+    }
+    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes: None });
+    dispatches.iter().for_each(|dispatch| dispatch.encode(&mut pass, size));
+}
+
+impl Executor for GpuExecutor {
+    fn name(&self) -> &'static str {
+        "gpu"
+    }
+
+    fn program(&self) -> &Program {
+        &self.program
+    }
+
+    fn states(&mut self) -> &mut dyn SequenceState {
+        &mut self.state
+    }
+
+    fn step(&mut self, batch: &Batch<'_>) -> Result<&[f32], ModelError> {
+        batch.validate(self.program.vocab_size, &self.state)?;
+        batch.append_to(&mut self.state)?;
+        self.logits.clear();
+        let own = |state: &mut DeviceState, span: &Span| state.own(span.sequence, span.start, span.start + span.len);
+        let owned = batch.spans.iter().try_for_each(|span| own(&mut self.state, span));
+        let done = owned.map_err(GpuError::from).and_then(|()| self.run_in_pieces(batch));
+        if let Err(error) = done {
+            batch.retract_from(&mut self.state)?;
+            return Err(error.into());
+        }
+        Ok(&self.logits)
+    }
+
+    fn draft(&mut self, input: &DraftInput<'_>) -> Result<&[f32], ModelError> {
+        self.logits.clear();
+        self.run_draft(input)?;
+        Ok(&self.logits)
+    }
+
+    fn logits(&self) -> &[f32] {
+        &self.logits
+    }
+
+    fn start_profile(&mut self) -> Result<(), ModelError> {
+        self.profiler = Some(Profiler::new(&self.gpu)?);
+        Ok(())
+    }
+
+    fn end_profile(&mut self) -> Vec<KernelTime> {
+        self.profiler.take().map(|profiler| profiler.times()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,198 @@
+//! Many tokens: the jobs are sorted by expert, so that an expert's weights are decoded once per tile of its jobs.
+
+use cortiq_model::{MatrixId, SharedExpert};
+
+use super::Layer;
+use super::experts::{Experts, Pool};
+use super::route::with_input;
+use crate::GpuError;
+use crate::kernel::{Bind, StepSize, WORKGROUP};
+use crate::ops::ffn::with_function;
+use crate::ops::linear::{Product, Store, product};
+use crate::ops::{groups_for, source};
+use crate::plan::{Activation, Recorder, Rows};
+use crate::shader::{Source, wgsl};
+
+/// Jobs of a tile.
+const TILE: u32 = 32;
+
+/// Lines of weights of a tile.
+const LINES: usize = 128;
+
+/// The jobs of a step, sorted, and the tiles they are cut into.
+struct Sorted {
+    order: wgpu::Buffer,
+    tiles: wgpu::Buffer,
+    jobs: u32,
+    experts: u32,
+}
+
+impl Sorted {
+    /// Tiles that a step may have: the last one of every expert need not be full.
+    fn most_tiles(jobs: u32, experts: u32) -> u32 {
+        jobs / TILE + jobs.min(experts)
+    }
+
+    /// `lines` of weights by the tiles of a step.
+    fn grid(&self, lines: usize) -> impl Fn(&StepSize) -> [u32; 3] + Send + 'static {
+        let (jobs, experts, across) = (self.jobs, self.experts, lines.div_ceil(LINES) as u32);
+        move |size| [across, Self::most_tiles(size.rows * jobs, experts), 1]
+    }
+}
+
+/// Records the experts, the shared one and the sum.
+pub(super) fn run(rec: &mut Recorder<'_>, layer: &Layer<'_>, experts: &Experts) -> Result<(), GpuError> {
+    let sorted = sort(rec, layer, experts)?;
+    let rows = rec.slots.rows() * experts.numbers.jobs;
+    let products = Layer::scratch(rec, "moe sorted products", 0, rows, experts.width)?;
+    for pool in &experts.gate_up {
+        gate_up(rec, layer, experts, pool, &sorted, &products)?;
+    }
+    let outputs = Layer::scratch(rec, "moe outputs", 0, rows, layer.out.width)?;
+    for pool in &experts.down {
+        down(rec, layer, experts, pool, &sorted, &products, &outputs)?;
+    }
+    let shared = match layer.op.shared.filter(|_| !layer.shared_inside) {
+        Some(shared) => Some(dense(rec, layer, &shared)?),
+        None => None,
+    };
+    combine(rec, layer, experts, &outputs, shared.as_ref())
+}
+
+fn sort(rec: &mut Recorder<'_>, layer: &Layer<'_>, experts: &Experts) -> Result<Sorted, GpuError> {
+    let (jobs, count) = (experts.numbers.jobs as u32, experts.count as u32);
+    let most = rec.slots.rows() as u32 * jobs;
+    let order = rec.scratch("moe order", 0, most as usize * 4)?;
+    let tiles = rec.scratch("moe tiles", 0, (1 + Sorted::most_tiles(most, count)) as usize * 16)?;
+    let source =
+        source(rec, "moe_group", wgsl!("moe_group.wgsl"), WORKGROUP).with("EXPERTS", experts.count).with("TILE", TILE);
+    let source = experts.with_jobs(source, layer.jobs);
+    let binds = [Bind::write(2, &order), Bind::write(3, &tiles), Bind::read(5, &layer.chosen)];
+    rec.dispatch(&source, &binds, move |_| [count, 1, 1])?;
+    Ok(Sorted { order, tiles, jobs, experts: count })
+}
+
+/// The grouped product with a pool, but for where inputs come from and results go.
+fn tiled(rec: &Recorder<'_>, name: &'static str, pool: &Pool, x: &Activation) -> Source {
+    let source = source(rec, name, wgsl!("moe_gemm.wgsl"), WORKGROUP).with("TILE", TILE);
+    let source = pool.with_weights(with_input(source, x.stride));
+    source.part(match pool.layout().has_overlay() {
+        true => wgsl!("lib/overlay_row.wgsl"),
+        false => wgsl!("lib/no_overlay_row.wgsl"),
+    })
+}
+
+fn gate_up(
+    rec: &mut Recorder<'_>,
+    layer: &Layer<'_>,
+    experts: &Experts,
+    pool: &Pool,
+    sorted: &Sorted,
+    products: &Activation,
+) -> Result<(), GpuError> {
+    let source = tiled(rec, "moe_gemm_gate_up", pool, &layer.input)
+        .with("WIDTH", experts.width)
+        .with("STRIDE", products.stride)
+        .with("JOBS", experts.numbers.jobs)
+        .part(wgsl!("lib/moe_tile_products.wgsl"));
+    let source = with_function(pool.with_role(source), layer.op.activation);
+    let mut binds = vec![
+        Bind::read(1, &layer.input.buffer),
+        Bind::write(2, &products.buffer),
+        Bind::read(3, &sorted.order),
+        Bind::read(4, &sorted.tiles),
+    ];
+    binds.extend(pool.binds());
+    rec.dispatch(&source, &binds, sorted.grid(products.stride * pool.matrices()))
+}
+
+fn down(
+    rec: &mut Recorder<'_>,
+    layer: &Layer<'_>,
+    experts: &Experts,
+    pool: &Pool,
+    sorted: &Sorted,
+    products: &Activation,
+    outputs: &Activation,
+) -> Result<(), GpuError> {
+    let source = tiled(rec, "moe_gemm_down", pool, products)
+        .with("ROWS", layer.out.width)
+        .with("OUT_STRIDE", outputs.stride)
+        .with("JOBS", experts.numbers.jobs)
+        .part(wgsl!("lib/moe_tile_outputs.wgsl"));
+    let mut binds = vec![
+        Bind::read(1, &products.buffer),
+        Bind::write(2, &outputs.buffer),
+        Bind::read(3, &sorted.order),
+        Bind::read(4, &sorted.tiles),
+    ];
+    binds.extend(pool.binds());
+    rec.dispatch(&source, &binds, sorted.grid(outputs.width))
+}
+
+/// A shared expert of another width is like any FFN: `[tokens, hidden_size]`, without its factor.
+fn dense(rec: &mut Recorder<'_>, layer: &Layer<'_>, shared: &SharedExpert) -> Result<Activation, GpuError> {
+    let (rows, width) = (rec.slots.rows(), shared.intermediate_size);
+    let gate = Layer::scratch(rec, "moe shared gate", 0, rows, width)?;
+    let up = Layer::scratch(rec, "moe shared up", 0, rows, width)?;
+    let out = Layer::scratch(rec, "moe shared output", 0, rows, layer.out.width)?;
+    let expert = shared.expert;
+    if rec.layout(expert.gate)? == rec.layout(expert.up)? {
+        plain(rec, &layer.input, &[expert.gate, expert.up], &[gate.clone(), up.clone()])?;
+    } else {
+        plain(rec, &layer.input, &[expert.gate], std::slice::from_ref(&gate))?;
+        plain(rec, &layer.input, &[expert.up], std::slice::from_ref(&up))?;
+    }
+    glu(rec, layer, &gate, &up)?;
+    plain(rec, &gate, &[expert.down], std::slice::from_ref(&out))?;
+    Ok(out)
+}
+
+/// `gate = act(gate) * up`.
+fn glu(rec: &mut Recorder<'_>, layer: &Layer<'_>, gate: &Activation, up: &Activation) -> Result<(), GpuError> {
+    let source = source(rec, "glu", wgsl!("glu.wgsl"), WORKGROUP)
+        .with("WIDTH", gate.width)
+        .with("STRIDE", gate.stride)
+        .part(wgsl!("lib/no_mask.wgsl"));
+    let source = with_function(source, layer.op.activation);
+    let groups = groups_for(gate.width);
+    let binds = [Bind::write(1, &gate.buffer), Bind::read(2, &up.buffer)];
+    rec.dispatch(&source, &binds, move |size| [groups, size.rows, 1])
+}
+
+fn plain(rec: &mut Recorder<'_>, x: &Activation, ids: &[MatrixId], outputs: &[Activation]) -> Result<(), GpuError> {
+    let (matrix, class) = (rec.matrix(ids)?, rec.class);
+    let made =
+        Product { x, int8: None, matrix: &matrix, outputs, bias: None, store: Store::Set, rows: Rows::Step, class };
+    product(rec, &made)
+}
+
+/// Every token's outputs, summed.
+fn combine(
+    rec: &mut Recorder<'_>,
+    layer: &Layer<'_>,
+    experts: &Experts,
+    outputs: &Activation,
+    shared: Option<&Activation>,
+) -> Result<(), GpuError> {
+    debug_assert_eq!(outputs.stride, layer.out.stride, "rows of the same width");
+    let source = source(rec, "moe_combine", wgsl!("moe_combine.wgsl"), WORKGROUP)
+        .with("ROWS", layer.out.width)
+        .with("OUT_STRIDE", layer.out.stride)
+        .with("ADD", layer.store == Store::Add)
+        .part(wgsl!("lib/moe_sum.wgsl"))
+        .part(match shared {
+            Some(_) => wgsl!("lib/moe_shared_output.wgsl"),
+            None => wgsl!("lib/moe_no_shared_output.wgsl"),
+        });
+    let source = experts.with_jobs(source, layer.jobs);
+    let mut binds = vec![
+        Bind::read(1, &outputs.buffer),
+        Bind::write(2, &layer.out.buffer),
+        Bind::read(3, &layer.factors),
+        Bind::read(5, &layer.chosen),
+    ];
+    binds.extend(shared.map(|shared| Bind::read(4, &shared.buffer)));
+    let groups = groups_for(layer.out.width);
+    rec.dispatch(&source, &binds, move |size| [groups, size.rows, 1])
+}
