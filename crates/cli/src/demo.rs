@@ -11,7 +11,7 @@ static FILE: &[u8] = include_bytes!("../../../demo/story-hybrid.cmf");
 
 /// Whether `path` means the built-in model.
 pub fn is_meant(path: &Path) -> bool {
-    path == Path::new(NAME) && !path.exists()
+    path == Path::new(NAME) && !path.is_file()
 }
 
 /// Opens the built-in model.

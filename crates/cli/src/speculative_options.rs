@@ -26,7 +26,7 @@ pub enum SpeculativeName {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Execution")]
 pub struct SpeculativeOptions {
-    /// Guess tokens ahead and verify them in one step; the answer is the same without
+    /// Guess tokens ahead and verify them in one step; the answer is the same without, up to rounding
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     speculative: SpeculativeName,
     /// Tokens to guess per step [default: 1 of mtp, 4 of ngram]

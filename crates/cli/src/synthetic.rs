@@ -62,6 +62,11 @@ fn plan(name: String, dims: Vec<usize>, encoding: &Encoding) -> anyhow::Result<P
 
 /// The dtype of a matrix, by the rules of the default storage policy.
 fn matrix_dtype(name: &str, rows: usize, cols: usize, encoding: &Encoding) -> Dtype {
+    // What the policy keeps as it is: routers, and the small projections of decays and gates.
+    const KEPT: [&str; 4] = [".mlp.gate.", ".in_proj_a.", ".in_proj_b.", ".shared_expert_gate."];
+    if KEPT.iter().any(|part| name.contains(part)) {
+        return Dtype::Bf16;
+    }
     let embedding_or_head = name.starts_with("model.embed_tokens.") || name.starts_with("lm_head.");
     let wide = matches!(encoding, Encoding::F32 | Encoding::F16 | Encoding::Bf16 | Encoding::Q8Row | Encoding::Q8_2f);
     let whole_groups = cols.is_multiple_of(cortiq_quant::GROUP) || wide;

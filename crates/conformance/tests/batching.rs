@@ -25,6 +25,8 @@ fn model() -> RandomModel {
         tied: false,
         qk_norm: true,
         rope_theta: 1e4,
+        experts: None,
+        delta: None,
     };
     random_model(&shape, Dtype::Q8Row, 5)
 }

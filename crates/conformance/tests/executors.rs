@@ -66,6 +66,8 @@ fn odd_shapes() -> Vec<NamedShape> {
         tied: false,
         qk_norm: true,
         rope_theta: 1e4,
+        experts: None,
+        delta: None,
     };
     vec![
         base,

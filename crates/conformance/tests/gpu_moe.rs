@@ -44,6 +44,8 @@ impl Case {
             tied: false,
             qk_norm: false,
             rope_theta: 1e4,
+            experts: None,
+            delta: None,
         };
         let moe = Moe {
             num_experts: 8,
@@ -216,10 +218,10 @@ fn check_exact(what: &str, case: &Case) {
     assert!(differences.iter().all(|difference| *difference <= 2e-3), "{what}: {differences:?}");
 }
 
-fn check_fast(what: &str, case: &Case) {
+fn check_fast(what: &str, case: &Case, sizes: &[usize]) {
     let model = case.model();
-    let expected = all_steps(&mut model.reference(), &SIZES);
-    let ours = all_steps(&mut model.gpu(Precision::Fast, LIMITS), &SIZES);
+    let expected = all_steps(&mut model.reference(), sizes);
+    let ours = all_steps(&mut model.gpu(Precision::Fast, LIMITS), sizes);
     let vocab_size = case.shape.vocab_size;
     let rows = |logits: &[Vec<f32>]| -> Vec<Vec<f32>> {
         logits.iter().flat_map(|step| step.chunks(vocab_size)).map(<[f32]>::to_vec).collect()
@@ -260,6 +262,24 @@ fn of_equal_experts_the_lower_index_is_chosen() {
     check_exact("ties", &Case { moe, ties: true, ..plain });
 }
 
+/// More experts than the choice compares at once, with ties across and within its sets.
+#[test]
+fn many_experts() {
+    let many = |num_experts, top_k| Moe { num_experts, top_k, moe_intermediate_size: 32, ..Case::plain().moe };
+    check_exact("70 experts", &Case { moe: many(70, 5), ties: true, shared: Some((32, true)), ..Case::plain() });
+    check_exact("40 of 70 experts", &Case { moe: many(70, 40), ..Case::plain() });
+}
+
+/// More experts than a workgroup usually has threads, in groups that are no multiple of 4.
+#[test]
+fn many_experts_in_groups() {
+    let grouped = Case::grouped();
+    let moe = Moe { num_experts: 290, top_k: 7, n_group: Some(10), topk_group: Some(3), ..grouped.moe };
+    let moe = Moe { moe_intermediate_size: 32, ..moe };
+    let bias: fn(usize) -> f32 = |expert| 0.01 * (expert * 37 % 290) as f32 - 1.0;
+    check_exact("290 experts", &Case { moe, bias: Some(bias), shared: None, dtype: |_, _| Dtype::Q8Row, ..grouped });
+}
+
 #[test]
 fn widths_that_are_no_multiple_of_32() {
     let plain = Case::plain();
@@ -274,7 +294,16 @@ fn widths_that_are_no_multiple_of_32() {
 fn fast_with_mixed_dtypes() {
     let mixed = Case::mixed();
     let moe = Moe { top_k: 12, ..mixed.moe };
-    check_fast("fast, mixed dtypes", &Case { moe, ..mixed });
+    check_fast("fast, mixed dtypes", &Case { moe, ..mixed }, &SIZES);
+}
+
+/// Rows and sets of jobs that the lanes of a team take several turns for.
+#[test]
+fn fast_with_long_rows() {
+    let mixed = Case::mixed();
+    let shape = NamedShape { num_layers: 1, hidden_size: 1056, ..mixed.shape };
+    let moe = Moe { top_k: 12, moe_intermediate_size: 256, ..mixed.moe };
+    check_fast("fast, long rows", &Case { shape, moe, shared: Some((256, true)), ..mixed }, &[1, 2]);
 }
 
 /// The bias alone decides, so that no rounding changes the choice.
@@ -282,6 +311,7 @@ fn fast_with_mixed_dtypes() {
 fn fast_with_a_choice() {
     for dtype in [(|_, _| Dtype::Q4Block) as fn(usize, usize) -> Dtype, |_, _| Dtype::Q1t, |_, _| Dtype::Q8_2f] {
         let bias: fn(usize) -> f32 = |expert| 4.0 * (expert * 7 % 12) as f32;
-        check_fast("fast, a choice", &Case { bias: Some(bias), dtype, shared: Some((64, true)), ..Case::grouped() });
+        let case = Case { bias: Some(bias), dtype, shared: Some((64, true)), ..Case::grouped() };
+        check_fast("fast, a choice", &case, &SIZES);
     }
 }

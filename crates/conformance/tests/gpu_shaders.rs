@@ -64,6 +64,7 @@ fn devices() -> [Caps; 4] {
         f16: coop.is_some(),
         coop: coop.map(|size| CoopShape { size }),
         timestamps: false,
+        max_threads: 1024,
         max_binding: 1 << 30,
         max_buffer: 1 << 30,
         workgroup_memory: if coop.is_some() { 48 << 10 } else { 32 << 10 },
@@ -175,6 +176,34 @@ fn unusual_shaders(gpu: &Arc<Gpu>, found: &mut BTreeSet<String>) {
     }
 }
 
+/// What a device assembles for gated delta nets that no fixture has: other floats beside int8 projections, two taps.
+fn delta_shaders(gpu: &Arc<Gpu>, found: &mut BTreeSet<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    let model = open_model(&convert_fixture("qwen3_5", Encoding::Q8Row, folder.path()));
+    for floats in [Encoding::F32, Encoding::F16] {
+        let (mut program, mut payloads) = (model.program(), Payloads(Vec::new()));
+        for (index, decl) in program.matrices.iter_mut().enumerate() {
+            let mut payload = model.weights.bytes(decl.tensor).unwrap().to_vec();
+            if decl.name.contains("in_proj_a") || decl.name.contains("in_proj_b") {
+                let values = decode(decl.dtype, &payload, decl.rows, decl.cols).unwrap();
+                payload = encode(&floats, &values, decl.rows, decl.cols).unwrap();
+                decl.dtype = floats.dtype();
+            }
+            payloads.0.push((decl.dtype, vec![decl.rows as u32, decl.cols as u32], payload));
+            decl.tensor = TensorId(index);
+        }
+        for op in &mut program.ops {
+            if let Op::GatedDelta(op) = op {
+                op.conv_kernel = 2;
+                program.vectors[op.conv.0].truncate(2 * op.channels());
+            }
+        }
+        let mut executor =
+            GpuExecutor::new(Arc::clone(gpu), program, Arc::new(payloads), GpuOptions::new(LIMITS)).unwrap();
+        drive(&mut executor, &[1; 40], found);
+    }
+}
+
 /// What a device assembles for products: every kernel, layout and number of outputs.
 fn product_shaders(gpu: &Arc<Gpu>, found: &mut BTreeSet<String>) {
     let mut lab = Lab::new(Arc::clone(gpu));
@@ -271,6 +300,7 @@ fn every_shader_translates_and_every_file_is_used() {
         let gpu = Arc::new(Gpu::pretend(caps).unwrap());
         model_shaders(&gpu, 3 * shift, &mut found);
         unusual_shaders(&gpu, &mut found);
+        delta_shaders(&gpu, &mut found);
         product_shaders(&gpu, &mut found);
     }
     // Assembled by `read_bandwidth` alone.

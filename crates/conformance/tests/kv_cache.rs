@@ -90,6 +90,8 @@ fn odd_shapes() -> [NamedShape; 3] {
         tied: false,
         qk_norm: true,
         rope_theta: 1e4,
+        experts: None,
+        delta: None,
     };
     [
         base,

@@ -52,6 +52,8 @@ impl Content {
             tied: false,
             qk_norm: true,
             rope_theta: 1e4,
+            experts: None,
+            delta: None,
         };
         let model = random_model(&shape, dtype, 11);
         let tensor = |(name, _): (String, Vec<usize>)| {

@@ -364,6 +364,8 @@ fn speculative_with_temperature_the_distribution_is_the_samplers() {
         tied: false,
         qk_norm: false,
         rope_theta: 1e4,
+        experts: None,
+        delta: None,
     };
     let model = random_model(&shape, Dtype::F32, 3);
     let options = EngineOptions { executor: ExecutorKind::Reference, context: Some(32), ..EngineOptions::default() };

@@ -1,7 +1,7 @@
 // What comes before the delta rule, for one row (y) and one key head or one value head (x: key heads, then value heads):
 // convolution and SiLU -> mixed; queries and keys scaled to unit length, queries also by 1 / sqrt(KEY_DIM); decay, beta
 // and k·q of each value head -> scalars. Reads 4 KERNEL bytes of raw rows per channel, from cache but for the first.
-@group(0) @binding(1) var<storage, read> state: array<f32>;
+@group(0) @binding(1) var<storage, read> state: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read_write> mixed: array<vec4<f32>>;
 @group(0) @binding(9) var<storage, read_write> scalars: array<vec4<f32>>;
 
@@ -15,7 +15,7 @@ var<workgroup> products: array<vec4<f32>, MIX_TEAMS>;
 fn main(ids: Ids) {
     let row = ids.group.y;
     let span = row_span(row);
-    let base = span_slot(span) * SLOT_FLOATS;
+    let base = span_slot(span) * (SLOT_FLOATS / 4u);
     let first_row = span_first_row(span);
     let t = row - first_row;
     let at = row * (CHANNELS / 4u);
@@ -48,6 +48,6 @@ fn main(ids: Ids) {
     }
     for (var i = ids.local; i < SHARED; i += WORKGROUP) {
         let head = ids.group.x * SHARED + i;
-        scalars[row * VALUE_HEADS + head] = vec4(delta_gates(row, head), sums.z * by_key * by_query, 0.0);
+        scalars[row * VALUE_HEADS + head] = vec4(delta_gates(gate_inputs(row, head)), sums.z * by_key * by_query, 0.0);
     }
 }

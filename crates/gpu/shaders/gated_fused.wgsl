@@ -3,34 +3,41 @@
 @group(0) @binding(2) var<storage, read_write> out_codes: array<u32>;
 @group(0) @binding(4) var<storage, read_write> out_scales: array<vec2<f32>>;
 
-const STEPS: u32 = (BLOCKS + TEAM - 1u) / TEAM;
 const PER_TEAM: u32 = 32u * TEAM / WORKGROUP;
 
 var<workgroup> products: array<f32, 32>;
 
-@compute @workgroup_size(WORKGROUP)
-fn main(ids: Ids) {
-    let group = group_index(ids.group, ids.groups);
-    let first = group * 32u + team_index(ids) * PER_TEAM;
-    prepare_x(ids);
-    var gates: array<f32, PER_TEAM>;
-    var ups: array<f32, PER_TEAM>;
+// A lane's share of the products of two rows, whose loads are on their way together.
+fn dot_x2(a: u32, b: u32, lane: u32) -> vec2<f32> {
+    var sums = vec2(0.0);
     for (var step = 0u; step < STEPS; step++) {
-        let block = step * TEAM + team_lane(ids);
-        if block < BLOCKS {
+        let block = step * TEAM + lane;
+        if WHOLE || block < BLOCKS {
+            let wa = load_block(a, block);
+            let wb = load_block(b, block);
             let low = x_low(block);
             let high = x_high(block);
             let scale = x_scales[block];
-            for (var i = 0u; i < PER_TEAM; i++) {
-                gates[i] += dot_block(load_block(first + i, block), low, high, scale);
-                ups[i] += dot_block(load_block(NEURONS + first + i, block), low, high, scale);
-            }
+            sums += vec2(dot_block(wa, low, high, scale), dot_block(wb, low, high, scale));
         }
     }
+    return sums;
+}
+
+@compute @workgroup_size(WORKGROUP)
+fn main(ids: Ids) {
+    let group = group_index(ids.group, ids.groups);
+    // The whole workgroup leaves; a folded grid is rounded up.
+    if group >= NEURONS / 32u { return; }
+    let first = group * 32u + team_index(ids) * PER_TEAM;
+    let lane = team_lane(ids);
+    prepare_x(ids);
     for (var i = 0u; i < PER_TEAM; i++) {
-        let gate = team_sum(ids, gates[i]) * row_factor(first + i);
-        let up = team_sum(ids, ups[i]) * row_factor(NEURONS + first + i);
-        if team_lane(ids) == 0u { products[team_index(ids) * PER_TEAM + i] = activate(gate) * up * mask_of(first + i); }
+        let neuron = first + i;
+        let sums = dot_x2(neuron, NEURONS + neuron, lane);
+        let gate = team_sum(ids, sums.x) * row_factor(neuron);
+        let up = team_sum(ids, sums.y) * row_factor(NEURONS + neuron);
+        if lane == 0u { products[team_index(ids) * PER_TEAM + i] = activate(gate) * up * mask_of(neuron); }
     }
     workgroupBarrier();
     if ids.local < 8u {

@@ -4,6 +4,7 @@
 @group(0) @binding(8) var<storage, read> x_scales: array<vec2<f32>>;
 
 const STEPS: u32 = (BLOCKS + TEAM - 1u) / TEAM;
+const WHOLE: bool = BLOCKS % TEAM == 0u;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(ids: Ids) {
@@ -16,7 +17,7 @@ fn main(ids: Ids) {
     // A constant number of steps, so that the compiler may unroll them.
     for (var step = 0u; step < STEPS; step++) {
         let block = step * TEAM + team_lane(ids);
-        if block < BLOCKS {
+        if WHOLE || block < BLOCKS {
             let w = load_block(safe, block);
             for (var t = 0u; t < TOKENS; t++) {
                 let at = base + t * BLOCKS + block;

@@ -41,5 +41,5 @@ fn main(ids: Ids) {
         }
     }
     workgroupBarrier();
-    write_products(ids.local, job, first);
+    write_products(ids, job, first);
 }

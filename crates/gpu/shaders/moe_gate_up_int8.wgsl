@@ -51,5 +51,5 @@ fn main(ids: Ids) {
         }
     }
     workgroupBarrier();
-    write_products(ids.local, job, first);
+    write_products(ids, job, first);
 }

@@ -245,7 +245,19 @@ impl Gpu {
 
     /// Copies the start of a readback buffer to `out`, after waiting for the work that fills it.
     pub(crate) fn read<T: bytemuck::Pod>(&self, buffer: &wgpu::Buffer, out: &mut [T]) -> Result<(), GpuError> {
-        let bytes = size_of_val(out) as u64;
+        self.read_with(buffer, size_of_val(out), |bytes| bytemuck::cast_slice_mut(out).copy_from_slice(bytes))
+    }
+
+    /// Appends the first `count` floats of a readback buffer to `out`.
+    pub(crate) fn read_more(&self, buffer: &wgpu::Buffer, count: usize, out: &mut Vec<f32>) -> Result<(), GpuError> {
+        self.read_with(buffer, count * size_of::<f32>(), |bytes| {
+            out.extend(bytes.as_chunks::<4>().0.iter().map(|four| f32::from_ne_bytes(*four)));
+        })
+    }
+
+    /// Gives the first `len` bytes of a readback buffer to `take`.
+    fn read_with(&self, buffer: &wgpu::Buffer, len: usize, take: impl FnOnce(&[u8])) -> Result<(), GpuError> {
+        let bytes = len as u64;
         if bytes > buffer.size() {
             // Here wgpu would panic.
             return Err(GpuError::Refused(format!("reading {bytes} bytes of a buffer of {}", buffer.size())));
@@ -254,7 +266,7 @@ impl Gpu {
         let waited = self.wait();
         let mapped = waited.and_then(|()| {
             let view = buffer.get_mapped_range(0..bytes).map_err(|error| GpuError::Refused(error.to_string()))?;
-            bytemuck::cast_slice_mut(out).copy_from_slice(&view);
+            take(&view);
             Ok(())
         });
         buffer.unmap();

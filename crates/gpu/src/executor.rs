@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cortiq_model::{
-    Batch, DraftInput, DraftSource, Executor, HeadOp, KernelTime, KvDtype, ModelError, Op, Program, Row, SequenceState, Slot, Span,
-    Weights,
+    Batch, DraftInput, DraftSource, Executor, HeadOp, KernelTime, KvDtype, ModelError, Op, Program, Row, SequenceState,
+    Slot, Span, Weights,
 };
 
 use crate::kernel::{Dispatch, Kernels, StepSize};
@@ -22,8 +22,11 @@ use crate::{Gpu, GpuError};
 /// Rows whose logits are computed and read back at a time.
 pub(crate) const HEAD_ROWS: usize = 64;
 
-/// Dispatches that are submitted ahead of the rest, so that the device works while the rest is encoded.
-const EARLY_DISPATCHES: usize = 24;
+/// Most rows of a submission: more would need more workgroups along a dimension than there may be.
+const MAX_ROWS: usize = 32_768;
+
+/// Dispatches of a submission: the device works on one while the next is encoded.
+const SUBMITTED_TOGETHER: usize = 64;
 
 /// Rows of the buffers until a longer batch comes.
 const FIRST_ROWS: usize = 16;
@@ -85,8 +88,11 @@ impl GpuExecutor {
         weights: Arc<dyn Weights>,
         options: GpuOptions,
     ) -> Result<Self, GpuError> {
+        if !(1..=MAX_ROWS).contains(&options.max_rows) {
+            return Err(GpuError::Unsupported(format!("{} rows in a submission", options.max_rows)));
+        }
         if !matches!(options.kv, KvDtype::F32 | KvDtype::F16) {
-            return Err(GpuError::Unsupported(format!("a cache of {}", options.kv.name())));
+            return Err(GpuError::Unsupported(format!("a cache of {} (f32 and f16 are possible)", options.kv.name())));
         }
         let budget = Budget::of(options.budget, gpu.memory(), gpu.caps());
         budget.check(Need::of(&program, &*weights, &options)?)?;
@@ -185,6 +191,13 @@ impl GpuExecutor {
         }
     }
 
+    /// Forgets logits and hidden states of a step that failed half-way.
+    fn forget_results(&mut self) {
+        self.logits.clear();
+        self.trunk.rows.clear();
+        self.drafted.rows.clear();
+    }
+
     /// Drops what was recorded for buffers that are gone.
     fn forget_plans(&mut self) {
         self.plans = Plans::default();
@@ -194,9 +207,11 @@ impl GpuExecutor {
     fn fit_rows(&mut self, rows: usize) -> Result<(), GpuError> {
         if rows > self.buffers.slots.rows() {
             let rows = self.options.max_rows.max(rows).next_multiple_of(FIRST_ROWS);
-            self.buffers.slots = Slots::new(&self.gpu, &self.program, rows)?;
-            self.buffers.step_layout = StepLayout::new(&self.program, &self.state, rows);
-            self.buffers.step = self.gpu.buffer("step", self.buffers.step_layout.bytes())?;
+            // All of it or nothing: recorded dispatches rely on sizes that belong together.
+            let slots = Slots::new(&self.gpu, &self.program, rows)?;
+            let step_layout = StepLayout::new(&self.program, &self.state, rows);
+            self.buffers.step = self.gpu.buffer("step", step_layout.bytes())?;
+            (self.buffers.slots, self.buffers.step_layout) = (slots, step_layout);
             self.scratch.clear();
             self.forget_plans();
         }
@@ -219,15 +234,15 @@ impl GpuExecutor {
         if let Some(source) = source {
             source.copy_to(&mut encoder, &self.buffers.slots);
         }
-        let dispatches = &self.plans.bodies[&(stage, body)];
-        let (early, rest) = dispatches.split_at(dispatches.len().min(EARLY_DISPATCHES));
-        encode(&mut encoder, early, &size, self.profiler.as_mut());
-        if !rest.is_empty() {
+        let mut dispatches = self.plans.bodies[&(stage, body)].as_slice();
+        while let Some((part, rest)) = dispatches.split_at_checked(SUBMITTED_TOGETHER) {
+            encode(&mut encoder, part, &size, self.profiler.as_mut());
             submit(&self.gpu, self.profiler.as_mut(), encoder)?;
             self.state.finish_pending();
             encoder = self.gpu.encoder("step");
-            encode(&mut encoder, rest, &size, self.profiler.as_mut());
+            dispatches = rest;
         }
+        encode(&mut encoder, dispatches, &size, self.profiler.as_mut());
         self.head(stage, encoder, &size)?;
         for chunk in chunks.iter().skip(1) {
             let size = self.upload(&Batch { logit_rows: chunk, ..*batch })?;
@@ -253,16 +268,13 @@ impl GpuExecutor {
         encoder.copy_buffer_to_buffer(&self.buffers.head.logits.buffer, 0, &self.buffers.logits, 0, bytes);
         submit(&self.gpu, self.profiler.as_mut(), encoder)?;
         self.state.finish_pending();
-        let start = self.logits.len();
-        self.logits.resize(start + words, 0.0);
-        self.gpu.read(&self.buffers.logits, &mut self.logits[start..])
+        self.gpu.read_more(&self.buffers.logits, words, &mut self.logits)
     }
-
 
     /// Writes the step's words.
     fn upload(&mut self, batch: &Batch<'_>) -> Result<StepSize, GpuError> {
         let Buffers { step, step_layout, .. } = &self.buffers;
-        Ok(self.writer.write(&self.gpu, step, step_layout, &self.program, &self.state, batch)?)
+        self.writer.write(&self.gpu, step, step_layout, &self.program, &self.state, batch)
     }
 
     /// Runs a whole batch in pieces of at most `max_rows` rows.
@@ -309,7 +321,8 @@ impl GpuExecutor {
         };
         let rows = input.place(&source.rows)?;
         input.check_tokens(self.program.vocab_size)?;
-        let from = source.buffer.clone().ok_or_else(|| ModelError::Batch("no hidden states to draft from".to_owned()))?;
+        let from =
+            source.buffer.clone().ok_or_else(|| ModelError::Batch("no hidden states to draft from".to_owned()))?;
         for row in &rows {
             self.state.own(row.sequence, row.position, row.position + 1)?;
         }
@@ -427,6 +440,7 @@ impl Executor for GpuExecutor {
         let owned = batch.spans.iter().try_for_each(|span| own(&mut self.state, span));
         let done = owned.map_err(GpuError::from).and_then(|()| self.run_in_pieces(batch));
         if let Err(error) = done {
+            self.forget_results();
             batch.retract_from(&mut self.state)?;
             return Err(error.into());
         }
@@ -435,7 +449,10 @@ impl Executor for GpuExecutor {
 
     fn draft(&mut self, input: &DraftInput<'_>) -> Result<&[f32], ModelError> {
         self.logits.clear();
-        self.run_draft(input)?;
+        if let Err(error) = self.run_draft(input) {
+            self.forget_results();
+            return Err(error.into());
+        }
         Ok(&self.logits)
     }
 

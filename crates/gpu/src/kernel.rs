@@ -65,7 +65,7 @@ impl Dispatch {
     /// Encodes it for a step of `size`; nothing when its grid is empty.
     pub(crate) fn encode(&self, pass: &mut wgpu::ComputePass<'_>, size: &StepSize) {
         let [x, y, z] = (self.grid)(size);
-        if x * y * z > 0 {
+        if ![x, y, z].contains(&0) {
             pass.set_pipeline(&self.pipeline);
             pass.set_bind_group(0, &self.bind_group, &[]);
             pass.dispatch_workgroups(x, y, z);
@@ -183,8 +183,7 @@ fn compile(gpu: &Gpu, source: &Source, text: &str, binds: &[Bind<'_>]) -> Result
     // that the host checked before it was uploaded (token ids, block tables, overlay columns); all loops have bounds
     // that grow with such numbers only, and no divisor is zero. Checks cost up to a third of a kernel's time.
     #[allow(unsafe_code, reason = "shaders without run-time checks")]
-    let module =
-        unsafe { gpu.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) };
+    let module = unsafe { gpu.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) };
     gpu.check().map_err(|error| shader_error(source, &error))?;
     let pipeline = gpu.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
         label: Some(source.name),

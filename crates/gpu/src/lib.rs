@@ -16,8 +16,8 @@ mod kernel;
 #[cfg(feature = "lab")]
 #[doc(hidden)]
 pub mod lab;
-mod options;
 mod ops;
+mod options;
 mod plan;
 mod profile;
 mod residency;

@@ -144,7 +144,23 @@ impl<'a> Recorder<'a> {
     pub(crate) fn new(parts: Parts<'a>, class: Class) -> Self {
         let Parts { gpu, kernels, program, slots, state, step, step_layout, weights, scratch, precision } = parts;
         let (fresh, deferred, recorded) = (HashSet::new(), None, Vec::new());
-        Self { gpu, kernels, program, slots, state, step, step_layout, weights, scratch, class, precision, fresh, deferred, short: false, recorded }
+        Self {
+            gpu,
+            kernels,
+            program,
+            slots,
+            state,
+            step,
+            step_layout,
+            weights,
+            scratch,
+            class,
+            precision,
+            fresh,
+            deferred,
+            short: false,
+            recorded,
+        }
     }
 
     /// Records `ops`; heads are left to [`ops::head`].
@@ -175,14 +191,12 @@ impl<'a> Recorder<'a> {
                     self.deferred = Some(FusedInput { x: self.activation(*input), norm: Some((*weight, *eps)) });
                     return Ok(());
                 }
-                let quantise = usage::reads_as_input(rest, *out, |parts| self.wants_int8(parts));
-                ops::norm(self, *input, *weight, *eps, *out, quantise)?;
-                if quantise {
-                    self.fresh.insert(*out);
-                }
-                Ok(())
+                let packs = usage::reads_as_input(rest, *out, |parts| self.wants_int8(parts));
+                let copy = if packs { Some(self.packed_by_kernel(*out)?) } else { None };
+                ops::norm(self, *input, *weight, *eps, *out, copy.as_ref())
             }
             Op::Linear { input, parts } => match self.fused_input(*input, parts) {
+                Some(input) if ops::takes_mixed(self, parts) => ops::mixed_linear(self, &input, parts),
                 Some(input) => ops::fused_linear(self, &input, parts, into),
                 None => ops::linear(self, *input, parts, into),
             },
@@ -236,7 +250,9 @@ impl<'a> Recorder<'a> {
     /// Whether the norm that wrote `out` may be left to the next operation: nobody else reads its result.
     fn can_defer(&self, rest: &[Op], out: Slot) -> bool {
         let takes = match rest.first() {
-            Some(Op::Linear { input, parts }) if *input == out => ops::takes_linear(self, &weights_of(parts)),
+            Some(Op::Linear { input, parts }) if *input == out => {
+                ops::takes_linear(self, &weights_of(parts)) || ops::takes_mixed(self, parts)
+            }
             Some(Op::GatedFfn(op)) if op.input == out => ops::takes_gated(self, op),
             _ => false,
         };

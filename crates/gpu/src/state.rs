@@ -4,6 +4,8 @@
 //! layers with one window), one slot per sequence and snapshot for the recurrent layers. Copies and clears that it
 //! asks for run before the next step, in order.
 
+use std::collections::HashSet;
+
 use cortiq_model::{
     HostState, KvDtype, KvLayer, ModelError, SequenceId, SequenceState, SnapshotId, StateDecl, StateId, StateLimits,
 };
@@ -55,6 +57,33 @@ enum Pending {
     CopyBlock { group: usize, from: u32, to: u32 },
     CopySlot { from: u32, to: u32 },
     ClearSlot(u32),
+}
+
+/// A block of a group, or a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    Block(usize, u32),
+    Slot(u32),
+}
+
+impl Place {
+    /// Number of blocks or slots up to this one.
+    fn end(&self) -> usize {
+        match self {
+            Self::Block(_, number) | Self::Slot(number) => *number as usize + 1,
+        }
+    }
+}
+
+impl Pending {
+    /// What it reads and what it writes.
+    fn places(self) -> (Option<Place>, Place) {
+        match self {
+            Self::CopyBlock { group, from, to } => (Some(Place::Block(group, from)), Place::Block(group, to)),
+            Self::CopySlot { from, to } => (Some(Place::Slot(from)), Place::Slot(to)),
+            Self::ClearSlot(slot) => (None, Place::Slot(slot)),
+        }
+    }
 }
 
 /// Where a layer's state is.
@@ -159,6 +188,11 @@ impl DeviceState {
     /// Blocks of the longest sequence.
     pub(crate) fn max_blocks(&self) -> usize {
         self.limits.max_positions.div_ceil(BLOCK)
+    }
+
+    /// First position that a query at `position` or later can still see in a group of layers.
+    pub(crate) fn first_visible(&self, group: usize, position: usize) -> usize {
+        self.groups[group].first_visible(position)
     }
 
     /// Number of groups of layers.
@@ -362,20 +396,44 @@ impl DeviceState {
     /// Drops the free blocks and slots behind the last one in use, and what was to be done to them: a step that failed
     /// for lack of memory must not make the next one fail.
     fn trim(&mut self) {
-        for group in &mut self.groups {
-            let used = group.holders.iter().rposition(|&holders| holders > 0).map_or(0, |last| last + 1);
+        let needed = self.drop_useless_work();
+        for (index, group) in self.groups.iter_mut().enumerate() {
+            let held = group.holders.iter().rposition(|&holders| holders > 0).map_or(0, |last| last + 1);
+            let source = |place: &Place| matches!(place, Place::Block(of, _) if *of == index);
+            let sources = needed.iter().filter(|place| source(place)).map(Place::end);
+            let used = sources.fold(held, usize::max);
             group.holders.truncate(used);
             group.free.retain(|&block| (block as usize) < used);
         }
-        while let Some(at) = self.free_slots.iter().position(|&slot| slot + 1 == self.slots) {
+        let sources = needed.iter().filter(|place| matches!(place, Place::Slot(_))).map(Place::end);
+        let pinned = sources.max().unwrap_or(0);
+        while self.slots as usize > pinned
+            && let Some(at) = self.free_slots.iter().position(|&slot| slot + 1 == self.slots)
+        {
             self.free_slots.swap_remove(at);
             self.slots -= 1;
         }
-        let (groups, slots) = (&self.groups, self.slots);
-        self.pending.retain(|pending| match pending {
-            Pending::CopyBlock { group, to, .. } => (*to as usize) < groups[*group].holders.len(),
-            Pending::CopySlot { to, .. } | Pending::ClearSlot(to) => *to < slots,
-        });
+    }
+
+    /// Drops pending work whose result nobody holds or copies any more, and returns what the rest reads.
+    fn drop_useless_work(&mut self) -> HashSet<Place> {
+        let mut needed = HashSet::new();
+        let mut kept = Vec::new();
+        for &pending in self.pending.iter().rev() {
+            let (from, to) = pending.places();
+            let held = match to {
+                Place::Block(group, block) => self.groups[group].holders[block as usize] > 0,
+                Place::Slot(slot) => !self.free_slots.contains(&slot),
+            };
+            // What is written here is not what an earlier one must leave.
+            if held || needed.contains(&to) {
+                needed.extend(from);
+                kept.push(pending);
+            }
+        }
+        kept.reverse();
+        self.pending = kept;
+        needed
     }
 
     /// Blocks that the buffers of a group should hold: twice as many as now when they do not suffice, but no more than

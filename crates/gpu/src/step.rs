@@ -6,10 +6,10 @@
 
 use cortiq_model::{Batch, ModelError, Program};
 
-use crate::Gpu;
 use crate::kernel::StepSize;
 use crate::shader::Source;
-use crate::state::{BLOCK, DeviceState};
+use crate::state::{BLOCK, DeviceState, NO_BLOCK};
+use crate::{Gpu, GpuError};
 
 /// Words before the records.
 const HEADER: usize = 4;
@@ -75,7 +75,7 @@ impl StepWriter {
         program: &Program,
         state: &DeviceState,
         batch: &Batch<'_>,
-    ) -> Result<StepSize, ModelError> {
+    ) -> Result<StepSize, GpuError> {
         let context = batch.spans.iter().map(|span| span.start + span.len).max().unwrap_or(0);
         let size = StepSize {
             rows: batch.tokens.len() as u32,
@@ -92,6 +92,8 @@ impl StepWriter {
         if !self.tables.is_empty() {
             gpu.write(buffer, (layout.tables() * 4) as u64, bytemuck::cast_slice(&self.tables));
         }
+        // A step must not run on the tables of the one before.
+        gpu.check()?;
         Ok(size)
     }
 
@@ -119,12 +121,7 @@ impl StepWriter {
         }
     }
 
-    fn write_spans(
-        &mut self,
-        layout: &StepLayout,
-        state: &DeviceState,
-        batch: &Batch<'_>,
-    ) -> Result<(), ModelError> {
+    fn write_spans(&mut self, layout: &StepLayout, state: &DeviceState, batch: &Batch<'_>) -> Result<(), ModelError> {
         self.tables.clear();
         let records = self.records[HEADER..].chunks_exact_mut(layout.stride);
         for (record, (first, span)) in records.zip(batch.first_rows()) {
@@ -132,9 +129,15 @@ impl StepWriter {
             record[4..RECORD].copy_from_slice(&[first as u32, span.len as u32, span.start as u32, slot]);
             let used = (span.start + span.len).div_ceil(BLOCK);
             for group in 0..layout.groups {
-                let blocks = state.blocks(span.sequence, group)?;
                 let end = self.tables.len() + layout.table_stride;
-                self.tables.extend_from_slice(&blocks[..used.min(blocks.len()).min(layout.table_stride)]);
+                let blocks = state.blocks(span.sequence, group)?;
+                let blocks = &blocks[..used.min(blocks.len()).min(layout.table_stride)];
+                let visible = state.first_visible(group, span.start) / BLOCK;
+                if blocks.len() < used || blocks.iter().skip(visible).any(|&block| block == NO_BLOCK) {
+                    return Err(ModelError::Batch(format!("no state for position {} on", span.start)));
+                }
+                // What a window has passed is never looked up; it must still be a block.
+                self.tables.extend(blocks.iter().map(|&block| if block == NO_BLOCK { 0 } else { block }));
                 self.tables.resize(end, 0);
             }
         }

@@ -26,12 +26,13 @@ pub use program::{
     SlotDecl, StateId, VectorId,
 };
 pub use rope::{LongTable, Pairing, RopeTable};
-pub use shapes::{NAMED_SHAPES, NamedShape, named_shape, tensors_of};
+pub use shapes::{DeltaShape, ExpertsShape, NAMED_SHAPES, NamedShape, named_shape, tensors_of};
 pub use spec::{
     AttentionSpec, ExpertGroups, FfnSpec, GatedDeltaSpec, LayerSpec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, MtpSpec,
     NormSpan, NormSpec, QkNormSpec, RopeSpec, RouterScoring, SharedExpertSpec, ShortConvSpec,
 };
 pub use state::{
-    HostState, KvBlock, KvDtype, KvLayer, KvRows, KvValues, SequenceId, SequenceState, SnapshotId, StateDecl, StateLimits,
+    HostState, KvBlock, KvDtype, KvLayer, KvRows, KvValues, SequenceId, SequenceState, SnapshotId, StateDecl,
+    StateLimits,
 };
 pub use weights::{MappedWeights, OwnedTensor, OwnedWeights, TensorId, Weights};

@@ -15,6 +15,8 @@ const SHAPE: NamedShape = NamedShape {
     tied: false,
     qk_norm: false,
     rope_theta: 1e4,
+    experts: None,
+    delta: None,
 };
 
 fn tensor(shape: &[usize]) -> OwnedTensor {

@@ -18,6 +18,8 @@ const SHAPE: NamedShape = NamedShape {
     tied: false,
     qk_norm: true,
     rope_theta: 1e4,
+    experts: None,
+    delta: None,
 };
 
 fn f32_tensor(shape: &[usize], value: f32) -> OwnedTensor {

@@ -9,8 +9,8 @@ mod ops;
 use std::sync::Arc;
 
 use cortiq_model::{
-    Batch, DraftInput, DraftSource, Executor, HostState, KvDtype, MatrixId, ModelError, Op, Program, Row, SequenceState, Slot,
-    Span, StateLimits, VectorId, Weights,
+    Batch, DraftInput, DraftSource, Executor, HostState, KvDtype, MatrixId, ModelError, Op, Program, Row,
+    SequenceState, Slot, Span, StateLimits, VectorId, Weights,
 };
 use cortiq_quant::MatrixView;
 

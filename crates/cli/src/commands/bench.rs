@@ -136,6 +136,12 @@ pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
         bail!(Usage("--speculative needs tokens to predict: -n above 0".to_owned()));
     }
     let shape = args.shape.as_deref().map(find_shape).transpose()?;
+    if shape.is_none() && args.quant.is_some() {
+        bail!(Usage("--quant says how --shape is stored; a file is measured as it is".to_owned()));
+    }
+    if args.profile && args.executor.kind(config) != ExecutorKind::Gpu {
+        bail!(Usage("--profile needs --executor gpu: no other executor times its kernels".to_owned()));
+    }
     if shape.is_some() && (args.file.owned || args.file.skill.is_some() || args.file.task.is_some()) {
         bail!(Usage("--owned, --skill and --task need a file, which --shape is not".to_owned()));
     }

@@ -6,7 +6,7 @@ fn load_block(row: u32, block: u32) -> Block {
     return Block(codes[at], codes[at + 1u]);
 }
 
-// `x` holds the activations, `scale` their scale and scale times sum.
+// `low` and `high` hold the activations, `scale` their scale and scale times sum.
 fn dot_block(w: Block, low: vec4<u32>, high: vec4<u32>, scale: vec2<f32>) -> f32 {
     let sum = dot4I8Packed(w.low.x, low.x) + dot4I8Packed(w.low.y, low.y) + dot4I8Packed(w.low.z, low.z)
         + dot4I8Packed(w.low.w, low.w) + dot4I8Packed(w.high.x, high.x) + dot4I8Packed(w.high.y, high.y)

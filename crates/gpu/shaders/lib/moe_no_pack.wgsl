@@ -1,2 +1,2 @@
 // No int8 copy of the products.
-fn pack_products(group: u32, first: u32) {}
+fn pack_products(ids: Ids, at: u32, quads: u32) {}

@@ -1,15 +1,22 @@
-// The int8 copy of 32 finished products, from `first` on.
-@group(0) @binding(3) var<storage, read_write> product_codes: array<vec4<u32>>;
+// The int8 copy of the finished products: `quads` quads, of which the first is quad `at` of the copy. Eight neighbouring
+// threads share a group of 32, each with one quad.
+@group(0) @binding(3) var<storage, read_write> product_codes: array<u32>;
 @group(0) @binding(4) var<storage, read_write> product_scales: array<vec2<f32>>;
 
-fn pack_products(group: u32, first: u32) {
-    var values: array<vec4<f32>, 8>;
-    for (var i = 0u; i < 8u; i++) {
-        let at = first + 4u * i;
-        values[i] = vec4(finished[at], finished[at + 1u], finished[at + 2u], finished[at + 3u]);
+// A thread each.
+const_assert NEURONS / 4u <= WORKGROUP;
+
+fn pack_products(ids: Ids, at: u32, quads: u32) {
+    let quad = thread_index(ids);
+    let from_n = 4u * min(quad, NEURONS / 4u - 1u);
+    let value = vec4(finished[from_n], finished[from_n + 1u], finished[from_n + 2u], finished[from_n + 3u]);
+    let size = abs(value);
+    let top = octet_max(ids, max(max(size.x, size.y), max(size.z, size.w)));
+    let inverse = select(0.0, 127.0 / top, top > 0.0);
+    let codes = vec4<i32>(round(value * inverse));
+    let sum = octet_sum(ids, codes.x + codes.y + codes.z + codes.w);
+    if quad < quads {
+        product_codes[at + quad] = pack4xI8(codes);
+        if quad % 8u == 0u { product_scales[(at + quad) / 8u] = vec2(top / 127.0, top / 127.0 * f32(sum)); }
     }
-    let packed = pack_int8(values);
-    product_codes[2u * group] = packed.low;
-    product_codes[2u * group + 1u] = packed.high;
-    product_scales[group] = packed.scale;
 }

@@ -24,9 +24,9 @@ fn finish(job: u32, first: u32, n: u32, gate: f32, up: f32) {
     if neuron < WIDTH { finished[n] = product_of(gate, up, job * STRIDE + neuron); } else { finished[n] = 0.0; }
 }
 
-// Writes the finished products and their int8 copy.
-fn write_products(local: u32, job: u32, first: u32) {
+// Writes the finished products and their int8 copy; the whole workgroup calls it together.
+fn write_products(ids: Ids, job: u32, first: u32) {
     let count = min(NEURONS, STRIDE - first);
-    for (var n = local; n < count; n += WORKGROUP) { products[job * STRIDE + first + n] = finished[n]; }
-    if local < count / 32u { pack_products((job * STRIDE + first) / 32u + local, 32u * local); }
+    for (var n = ids.local; n < count; n += WORKGROUP) { products[job * STRIDE + first + n] = finished[n]; }
+    pack_products(ids, (job * STRIDE + first) / 4u, count / 4u);
 }

@@ -26,7 +26,12 @@ fn group_sum(ids: Ids, value: f32) -> f32 {
     if ids.lane == 0u { team_scratch[ids.subgroup] = part; }
     workgroupBarrier();
     var total = 0.0;
-    for (var i = 0u; i < TEAMS; i++) { total += team_scratch[i]; }
+    if TEAMS <= TEAM {
+        // Every subgroup adds up all parts.
+        total = subgroupAdd(select(0.0, team_scratch[min(ids.lane, TEAMS - 1u)], ids.lane < TEAMS));
+    } else {
+        for (var i = 0u; i < TEAMS; i++) { total += team_scratch[i]; }
+    }
     workgroupBarrier();
     return total;
 }
@@ -37,7 +42,11 @@ fn group_max(ids: Ids, value: f32) -> f32 {
     if ids.lane == 0u { team_scratch[ids.subgroup] = part; }
     workgroupBarrier();
     var found = team_scratch[0];
-    for (var i = 1u; i < TEAMS; i++) { found = max(found, team_scratch[i]); }
+    if TEAMS <= TEAM {
+        found = subgroupMax(team_scratch[min(ids.lane, TEAMS - 1u)]);
+    } else {
+        for (var i = 1u; i < TEAMS; i++) { found = max(found, team_scratch[i]); }
+    }
     workgroupBarrier();
     return found;
 }

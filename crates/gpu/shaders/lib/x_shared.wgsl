@@ -3,35 +3,57 @@
 var<workgroup> x_words: array<u32, 8u * BLOCKS>;
 var<workgroup> x_scales: array<vec2<f32>, BLOCKS>;
 
+// A thread packs up to four quads of columns, WORKGROUP apart; written out, because loops over arrays stay loops.
+struct Quads { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32> }
+
 const QUADS_PER_THREAD: u32 = (COLS4 + WORKGROUP - 1u) / WORKGROUP;
 
-// Fills the copy; the whole workgroup calls it together. Eight neighbouring threads share a group of 32.
+fn x_quad(quad: u32) -> vec4<f32> { return select(vec4(0.0), x[min(quad, COLS4 - 1u)], quad < COLS4); }
+
+fn load_quads(thread: u32) -> Quads {
+    var q = Quads(x_quad(thread), vec4(0.0), vec4(0.0), vec4(0.0));
+    if QUADS_PER_THREAD > 1u { q.b = x_quad(thread + WORKGROUP); }
+    if QUADS_PER_THREAD > 2u { q.c = x_quad(thread + 2u * WORKGROUP); }
+    if QUADS_PER_THREAD > 3u { q.d = x_quad(thread + 3u * WORKGROUP); }
+    return q;
+}
+
+fn weight_quads(thread: u32) -> Quads {
+    let last = COLS4 - 1u;
+    var q = Quads(norm_weight4(min(thread, last)), vec4(0.0), vec4(0.0), vec4(0.0));
+    if QUADS_PER_THREAD > 1u { q.b = norm_weight4(min(thread + WORKGROUP, last)); }
+    if QUADS_PER_THREAD > 2u { q.c = norm_weight4(min(thread + 2u * WORKGROUP, last)); }
+    if QUADS_PER_THREAD > 3u { q.d = norm_weight4(min(thread + 3u * WORKGROUP, last)); }
+    return q;
+}
+
+// Packs one quad; eight neighbouring threads share its group of 32.
+fn pack_quad(ids: Ids, v: vec4<f32>, quad: u32) {
+    let size = abs(v);
+    let top = octet_max(ids, max(max(size.x, size.y), max(size.z, size.w)));
+    let inverse = select(0.0, 127.0 / top, top > 0.0);
+    let codes = vec4<i32>(round(v * inverse));
+    let sum = octet_sum(ids, codes.x + codes.y + codes.z + codes.w);
+    if quad < COLS4 {
+        x_words[(quad % 8u) * BLOCKS + quad / 8u] = pack4xI8(codes);
+        if quad % 8u == 0u { x_scales[quad / 8u] = vec2(top / 127.0, top / 127.0 * f32(sum)); }
+    }
+}
+
+// Fills the copy; the whole workgroup calls it together.
 fn prepare_x(ids: Ids) {
     let thread = thread_index(ids);
-    var values: array<vec4<f32>, QUADS_PER_THREAD>;
-    var weights: array<vec4<f32>, QUADS_PER_THREAD>;
-    var part = 0.0;
-    for (var i = 0u; i < QUADS_PER_THREAD; i++) {
-        let quad = min(i * WORKGROUP + thread, COLS4 - 1u);
-        values[i] = select(vec4(0.0), x[quad], i * WORKGROUP + thread < COLS4);
-        weights[i] = norm_weight4(quad);
-        part += dot(values[i], values[i]);
-    }
+    let q = load_quads(thread);
+    let w = weight_quads(thread);
     var factor = 1.0;
-    if NORM { factor = 1.0 / sqrt(group_sum(ids, part) / f32(WIDTH) + EPS); }
-    for (var i = 0u; i < QUADS_PER_THREAD; i++) {
-        let quad = i * WORKGROUP + thread;
-        let v = values[i] * factor * weights[i];
-        let size = abs(v);
-        let top = octet_max(ids, max(max(size.x, size.y), max(size.z, size.w)));
-        let inverse = select(0.0, 127.0 / top, top > 0.0);
-        let codes = vec4<i32>(round(v * inverse));
-        let sum = octet_sum(ids, codes.x + codes.y + codes.z + codes.w);
-        if quad < COLS4 {
-            x_words[(quad % 8u) * BLOCKS + quad / 8u] = pack4xI8(codes);
-            if quad % 8u == 0u { x_scales[quad / 8u] = vec2(top / 127.0, top / 127.0 * f32(sum)); }
-        }
+    if NORM {
+        let part = dot(q.a, q.a) + dot(q.b, q.b) + dot(q.c, q.c) + dot(q.d, q.d);
+        factor = 1.0 / sqrt(group_sum(ids, part) / f32(WIDTH) + EPS);
     }
+    pack_quad(ids, q.a * factor * w.a, thread);
+    if QUADS_PER_THREAD > 1u { pack_quad(ids, q.b * factor * w.b, thread + WORKGROUP); }
+    if QUADS_PER_THREAD > 2u { pack_quad(ids, q.c * factor * w.c, thread + 2u * WORKGROUP); }
+    if QUADS_PER_THREAD > 3u { pack_quad(ids, q.d * factor * w.d, thread + 3u * WORKGROUP); }
     workgroupBarrier();
 }
 

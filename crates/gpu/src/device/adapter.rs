@@ -34,6 +34,14 @@ pub struct Caps {
     pub max_threads: u32,
 }
 
+impl Caps {
+    /// Threads of a workgroup that should have `most`: a power of two, because sums halve the threads.
+    pub(crate) fn threads(&self, most: u32) -> u32 {
+        let fewer = most.min(self.max_threads).max(1);
+        if fewer.is_power_of_two() { fewer } else { fewer.next_power_of_two() / 2 }
+    }
+}
+
 /// One line about an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterSummary {

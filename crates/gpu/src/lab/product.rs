@@ -95,8 +95,7 @@ impl Lab {
         let matrix = &matrices.inner;
         // Matrix-vector kernels read whole groups of four tokens.
         let (tokens, rows) = (case.tokens, case.tokens.next_multiple_of(4));
-        let bench =
-            Bench::new(&self.gpu, Program::empty(0, 0, 0), rows, kv_of(Precision::Exact), tokens)?;
+        let bench = Bench::new(&self.gpu, Program::empty(0, 0, 0), rows, kv_of(Precision::Exact), tokens)?;
         let stride = padded(matrix.cols);
         let mut values = pad_rows(case.x, matrix.cols, stride);
         values.resize(rows * stride, 0.0);

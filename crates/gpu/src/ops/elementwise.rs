@@ -19,8 +19,7 @@ pub(crate) fn residual(rec: &mut Recorder<'_>, add: Slot, into: Slot) -> Result<
 /// `slot *= factor`.
 pub(crate) fn scale(rec: &mut Recorder<'_>, slot: Slot, factor: f32) -> Result<(), GpuError> {
     let x = rec.activation(slot);
-    let source =
-        source(rec, "scale", wgsl!("scale.wgsl"), WORKGROUP).with("STRIDE", x.stride).with("FACTOR", factor);
+    let source = source(rec, "scale", wgsl!("scale.wgsl"), WORKGROUP).with("STRIDE", x.stride).with("FACTOR", factor);
     let groups = groups_for(x.stride);
     rec.dispatch(&source, &[Bind::write(1, &x.buffer)], move |size| [groups, size.rows, 1])
 }

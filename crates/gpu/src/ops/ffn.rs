@@ -31,8 +31,11 @@ pub(super) fn glu(rec: &mut Recorder<'_>, op: &GatedFfnOp) -> Result<(), GpuErro
     let (gate, up) = (rec.activation(op.gate.out), rec.activation(op.up.out));
     let mask = op.neuron_mask.map(|mask| rec.vector(mask)).transpose()?;
     let source = source(rec, "glu", wgsl!("glu.wgsl"), WORKGROUP).with("WIDTH", gate.width).with("STRIDE", gate.stride);
-    let source = with_function(source, op.activation)
-        .part(if mask.is_some() { wgsl!("lib/mask.wgsl") } else { wgsl!("lib/no_mask.wgsl") });
+    let source = with_function(source, op.activation).part(if mask.is_some() {
+        wgsl!("lib/mask.wgsl")
+    } else {
+        wgsl!("lib/no_mask.wgsl")
+    });
     let mut binds = vec![Bind::write(1, &gate.buffer), Bind::read(2, &up.buffer)];
     binds.extend(mask.as_ref().map(|mask| Bind::read(3, mask)));
     let groups = groups_for(gate.width);

@@ -1,6 +1,10 @@
 //! Decoding kernels that norm and pack their own input: the two products of a layer that follow a norm, and the
 //! product of the attention's output, without a dispatch before them.
 
+mod mixed;
+
+pub(crate) use mixed::{mixed_linear, takes_mixed};
+
 use cortiq_model::{GatedFfnOp, LinearPart, MatrixId, Slot, VectorId};
 
 use super::ffn::{glu, with_function};
@@ -10,10 +14,11 @@ use crate::GpuError;
 use crate::kernel::{Bind, fold, team_size};
 use crate::plan::{Activation, Class, Quantised, Recorder, Rows};
 use crate::shader::{Source, wgsl};
+use crate::slots::padded;
 use crate::weights::{Layout, Piece};
 
-/// Widest input that is packed in workgroup memory: 9 bytes a column stay well within 48 KiB.
-const MAX_COLS: usize = 4096;
+/// Quads of columns that a thread packs, at most.
+const QUADS_PER_THREAD: usize = 4;
 
 /// An input row and the norm that it goes through first.
 pub(crate) struct FusedInput {
@@ -29,7 +34,8 @@ pub(crate) fn takes_linear(rec: &Recorder<'_>, ids: &[MatrixId]) -> bool {
         && rec.uses_int8(layout)
         && !layout.has_overlay()
         && layout != Layout::Q8Field
-        && cols <= MAX_COLS
+        && cols <= 4 * QUADS_PER_THREAD * threads(rec) as usize
+        && fits(rec, cols)
         && ids.len() <= 4
         && ids.iter().all(|id| rec.layout(*id).is_ok_and(|other| other == layout))
 }
@@ -37,9 +43,9 @@ pub(crate) fn takes_linear(rec: &Recorder<'_>, ids: &[MatrixId]) -> bool {
 /// Whether [`fused_gated`] takes this network.
 pub(crate) fn takes_gated(rec: &Recorder<'_>, op: &GatedFfnOp) -> bool {
     let neurons = rec.program.matrices[op.gate.weight.0].rows;
-    let down = rec.layout(op.down.weight).is_ok_and(|layout| {
-        rec.uses_int8(layout) && !layout.has_overlay() && layout != Layout::Q8Field
-    });
+    let down = rec
+        .layout(op.down.weight)
+        .is_ok_and(|layout| rec.uses_int8(layout) && !layout.has_overlay() && layout != Layout::Q8Field);
     takes_linear(rec, &[op.gate.weight, op.up.weight])
         && down
         && neurons.is_multiple_of(32)
@@ -53,35 +59,29 @@ fn with_input(source: Source, input: &FusedInput) -> Source {
         Some((_, eps)) => (eps, wgsl!("lib/norm_weight.wgsl")),
         None => (0.0, wgsl!("lib/no_norm_weight.wgsl")),
     };
-    source
-        .with("WIDTH", input.x.width)
-        .with("EPS", eps as f32)
-        .part(weight)
-        .part(wgsl!("lib/x_shared.wgsl"))
+    source.with("WIDTH", input.x.width).with("EPS", eps as f32).part(weight).part(wgsl!("lib/x_shared.wgsl"))
 }
 
 /// Threads of a workgroup: many, because each workgroup packs the input for itself.
 const THREADS: u32 = 512;
 
-/// Widest input that [`staged`] brings to workgroup memory, at 10 bytes for 8 columns.
-const MAX_STAGED_COLS: usize = 16_384;
+/// Whether an int8 row of `cols` columns and what teams need beside it fit in workgroup memory.
+fn fits(rec: &Recorder<'_>, cols: usize) -> bool {
+    const TEAMS: usize = 4096;
+    padded(cols) * 10 / 8 + TEAMS <= rec.gpu.caps().workgroup_memory as usize
+}
 
 /// Threads of a workgroup on this device.
 fn threads(rec: &Recorder<'_>) -> u32 {
-    THREADS.min(rec.gpu.caps().max_threads)
-}
-
-/// Rows that a team works on: one, but for a matrix with very many, where packing the input weighs more.
-fn rows_per_team(rows: usize) -> u32 {
-    if rows > 32_768 { 4 } else { 1 }
+    rec.gpu.caps().threads(THREADS)
 }
 
 /// Whether [`staged`] takes a product.
-pub(super) fn takes_staged(product: &Product<'_>) -> bool {
+pub(super) fn takes_staged(rec: &Recorder<'_>, product: &Product<'_>) -> bool {
     let matrix = product.matrix;
     product.class == Class::One
         && !matrix.layout.has_overlay()
-        && matrix.cols <= MAX_STAGED_COLS
+        && fits(rec, matrix.cols)
         && (matrix.fields.is_none() || matrix.parts.len() == 1)
 }
 
@@ -92,7 +92,9 @@ pub(super) fn staged(
     piece: &Piece,
     int8: &Quantised,
 ) -> Result<(), GpuError> {
-    let source = matvec_source(rec, "matvec_staged", product, piece, |source| source.part(wgsl!("lib/x_copy.wgsl")));
+    let source = matvec_source(rec, "matvec_staged", product, piece, |source| {
+        source.part(wgsl!("lib/x_copy.wgsl")).part(wgsl!("lib/no_float_rows.wgsl"))
+    });
     let mut binds = vec![Bind::read(7, &int8.codes), Bind::read(8, &int8.scales)];
     binds.extend(output_binds(product));
     binds.extend(weight_binds(product, piece));
@@ -111,15 +113,15 @@ fn matvec_source(
     let (layout, cols) = (product.matrix.layout, product.matrix.cols);
     let source = source(rec, name, wgsl!("matvec_fused.wgsl"), threads(rec))
         .with("ROWS", piece.rows)
-        .with("ROWS_PER_TEAM", rows_per_team(piece.rows))
-        .part(wgsl!("lib/half.wgsl"));
+        .part(wgsl!("lib/half.wgsl"))
+        .part(wgsl!("lib/dot_x.wgsl"));
     let source = layout.with_dot(layout.with_weights(input(source), cols));
     with_outputs(source, product, piece.first_row)
 }
 
 /// Workgroups of `matvec_fused.wgsl`.
 fn matvec_groups(rec: &Recorder<'_>, piece: &Piece) -> u32 {
-    let per_group = threads(rec) / team_size(rec.gpu, threads(rec)) * rows_per_team(piece.rows);
+    let per_group = threads(rec) / team_size(rec.gpu, threads(rec));
     (piece.rows as u32).div_ceil(per_group)
 }
 
@@ -140,7 +142,9 @@ pub(crate) fn fused_linear(
     let norm = norm_weight(rec, input)?;
     let name = if input.norm.is_some() { "matvec_normed" } else { "matvec_packed" };
     for piece in &matrix.pieces {
-        let source = matvec_source(rec, name, &product, piece, |source| with_input(source, input));
+        let source = matvec_source(rec, name, &product, piece, |source| {
+            with_input(source, input).part(wgsl!("lib/no_float_rows.wgsl"))
+        });
         let mut binds = vec![Bind::read(1, &x.buffer)];
         binds.extend(norm.as_ref().map(|weight| Bind::read(7, weight)));
         binds.extend(output_binds(&product));
@@ -167,14 +171,14 @@ pub(crate) fn fused_gated(
         let threads = threads(rec).min(32 * team_size(rec.gpu, threads(rec)));
         let source = source(rec, "gated_fused", wgsl!("gated_fused.wgsl"), threads)
             .with("NEURONS", neurons)
-            .part(wgsl!("lib/half.wgsl"));
+            .part(wgsl!("lib/half.wgsl"))
+            .part(wgsl!("lib/dot_x.wgsl"));
         let source = with_function(with_input(source, input), op.activation)
             .part(if mask.is_some() { wgsl!("lib/mask.wgsl") } else { wgsl!("lib/no_mask.wgsl") })
             .part(wgsl!("lib/x4.wgsl"));
         let source = matrix.layout.with_dot(matrix.layout.with_weights(source, matrix.cols));
         let out = rec.packed_by_kernel(op.gate.out)?;
-        let mut binds =
-            vec![Bind::read(1, &input.x.buffer), Bind::write(2, &out.codes), Bind::write(4, &out.scales)];
+        let mut binds = vec![Bind::read(1, &input.x.buffer), Bind::write(2, &out.codes), Bind::write(4, &out.scales)];
         binds.extend(mask.as_ref().map(|mask| Bind::read(3, mask)));
         binds.extend(norm.as_ref().map(|weight| Bind::read(7, weight)));
         binds.extend(piece.binds());

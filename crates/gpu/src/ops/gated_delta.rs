@@ -41,7 +41,7 @@ impl Tile {
         held.iter().find_map(|&held| {
             let parts = quads.div_ceil(held);
             // Everybody fetches at most one quad of the next token.
-            let workgroup = (parts * cols).max(quads + cols / 4).next_multiple_of(64);
+            let workgroup = (parts * cols).max(2 * quads + cols / 4).next_multiple_of(64);
             let tile = Self { cols, parts, held, workgroup };
             (workgroup <= threads && tile.memory() <= memory).then_some(tile)
         })
@@ -51,8 +51,9 @@ impl Tile {
     fn memory(&self) -> usize {
         let (vectors, values) = (2 * 3 * self.parts * self.held * 16, 3 * self.cols * 4);
         let partials = 2 * self.parts * self.cols * 8;
-        let teams = self.workgroup / 4 * (3 * 16 + 4) + self.workgroup * 4;
-        vectors + values + partials + teams + 64
+        // Lengths of three tokens, and what teams sum.
+        let sums = 3 * self.parts * 16 + self.cols + self.workgroup * 4;
+        vectors + values + partials + sums + 64
     }
 }
 
@@ -72,7 +73,8 @@ pub(crate) fn gated_delta(rec: &mut Recorder<'_>, op: &GatedDeltaOp) -> Result<(
     }
     let cols = SLICE_COLS.iter().copied().find(|&cols| op.value_dim.is_multiple_of(cols));
     let tile = cols.and_then(|cols| Tile::fit(op, cols, &[4, 8, 16], threads, memory));
-    let mix_threads = (op.key_dim.max(op.value_dim) / 4).next_multiple_of(64);
+    let team = team_size(rec.gpu, WORKGROUP).max(32) as usize;
+    let mix_threads = (op.key_dim.max(op.value_dim) / 4).next_multiple_of(team);
     match tile {
         Some(tile) if mix_threads <= threads => sliced(rec, op, tile, mix_threads as u32),
         _ => Err(GpuError::Unsupported(format!("{sizes} (too large for a workgroup of {threads} threads)"))),
@@ -95,6 +97,14 @@ fn with_sizes(source: Source, rec: &Recorder<'_>, op: &GatedDeltaOp, slot_floats
         .with("GATE_STRIDE", rec.activation(op.a).stride)
         .with("OUT_STRIDE", rec.activation(op.out).stride)
         .with("EPS", op.eps as f32)
+}
+
+/// The convolution, written out for the number of taps that published models have.
+fn with_convolution(source: Source, op: &GatedDeltaOp) -> Source {
+    source.part(match op.conv_kernel {
+        4 => wgsl!("lib/delta_conv4.wgsl"),
+        _ => wgsl!("lib/delta_conv.wgsl"),
+    })
 }
 
 fn with_tile(source: Source, tile: Tile) -> Source {
@@ -128,9 +138,13 @@ fn fused(rec: &mut Recorder<'_>, op: &GatedDeltaOp, tile: Tile) -> Result<(), Gp
     let finished = rec.scratch("delta finished", op.key_heads, rec.slots.rows() * op.key_heads * 4)?;
     let (state, slot_floats) = rec.state.recurrent(op.state)?;
     let source = source(rec, "gated_delta", wgsl!("gated_delta.wgsl"), tile.workgroup as u32)
-        .part(wgsl!("lib/delta_conv.wgsl"))
-        .part(wgsl!("lib/delta_ring.wgsl"))
+        .part(wgsl!("lib/delta_inputs.wgsl"))
         .part(wgsl!("lib/delta_fused.wgsl"));
+    let source = with_convolution(source, op);
+    let source = match op.conv_kernel {
+        4 => source.part(wgsl!("lib/delta_channels4.wgsl")),
+        _ => source.part(wgsl!("lib/delta_channels.wgsl")).part(wgsl!("lib/delta_ring.wgsl")),
+    };
     let source = with_tile(with_sizes(source, rec, op, slot_floats), tile);
     let mut binds = vec![Bind::write(1, state), Bind::write(2, &out.buffer)];
     binds.extend(inputs.binds());
@@ -148,8 +162,8 @@ fn sliced(rec: &mut Recorder<'_>, op: &GatedDeltaOp, tile: Tile, mix_threads: u3
     let scalars = rec.scratch("delta scalars", 0, rows * op.value_heads * 16)?;
     let (state, slot_floats) = rec.state.recurrent(op.state)?;
 
-    let mix = source(rec, "delta_mix", wgsl!("delta_mix.wgsl"), mix_threads).part(wgsl!("lib/delta_conv.wgsl"));
-    let mix = with_sizes(mix, rec, op, slot_floats);
+    let mix = source(rec, "delta_mix", wgsl!("delta_mix.wgsl"), mix_threads).part(wgsl!("lib/delta_inputs.wgsl"));
+    let mix = with_sizes(with_convolution(mix, op), rec, op, slot_floats);
     let mut binds = vec![Bind::read(1, state), Bind::write(2, &mixed), Bind::write(9, &scalars)];
     binds.extend(inputs.binds());
     let heads = (op.key_heads + op.value_heads) as u32;
@@ -223,6 +237,6 @@ mod tests {
         assert_eq!(fit(256, 256, &[8, 16], 512, roomy), None, "too many threads");
         assert_eq!(fit(128, 128, &[8, 16], 512, 4096), None, "too much memory");
         assert_eq!(fit(12, 8, &[8], 512, roomy), Some((1, 8, 64)), "rows that do not fill a thread");
-        assert_eq!(fit(640, 4, &[8], 512, roomy), Some((20, 8, 192)), "threads to fetch a token");
+        assert_eq!(fit(640, 4, &[8], 512, roomy), Some((20, 8, 384)), "threads to fetch a token");
     }
 }

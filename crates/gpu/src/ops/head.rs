@@ -30,8 +30,7 @@ impl Head {
 /// Records the head for the recorder's class of logit rows, up to `rows` at a time.
 pub(crate) fn head(mut rec: Recorder<'_>, op: &HeadOp, head: &Head, rows: usize) -> Result<Vec<Dispatch>, GpuError> {
     let hidden = rec.activation(op.input);
-    let gather =
-        source(&rec, "gather", wgsl!("gather.wgsl"), WORKGROUP).with("STRIDE", hidden.stride);
+    let gather = source(&rec, "gather", wgsl!("gather.wgsl"), WORKGROUP).with("STRIDE", hidden.stride);
     let groups = groups_for(hidden.stride);
     let binds = [Bind::read(1, &hidden.buffer), Bind::write(2, &head.input.buffer)];
     rec.dispatch(&gather, &binds, move |size| [groups, size.logit_rows, 1])?;

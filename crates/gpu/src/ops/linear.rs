@@ -127,7 +127,7 @@ pub(crate) fn product(rec: &mut Recorder<'_>, product: &Product<'_>) -> Result<(
     }
     for piece in &product.matrix.pieces {
         match &product.int8 {
-            Some(int8) if fused::takes_staged(product) => fused::staged(rec, product, piece, int8)?,
+            Some(int8) if fused::takes_staged(rec, product) => fused::staged(rec, product, piece, int8)?,
             Some(int8) => matvec_int8(rec, product, piece, int8)?,
             None => matvec(rec, product, piece)?,
         }

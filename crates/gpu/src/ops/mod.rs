@@ -21,13 +21,13 @@ pub(crate) use attention::{attention, tile_queries};
 pub(crate) use elementwise::{concat, residual, scale, split_gate};
 pub(crate) use embed::embed;
 pub(crate) use ffn::gated_ffn;
-pub(crate) use fused::{FusedInput, fused_gated, fused_linear, takes_gated, takes_linear};
+pub(crate) use fused::{FusedInput, fused_gated, fused_linear, mixed_linear, takes_gated, takes_linear, takes_mixed};
 pub(crate) use gated_delta::gated_delta;
 pub(crate) use gemm::gemm_choice;
-pub(crate) use head::{Head, head};
-pub(crate) use linear::linear;
 #[cfg(feature = "lab")]
 pub(crate) use gemm::{VARIANTS, Variant, gemm_with};
+pub(crate) use head::{Head, head};
+pub(crate) use linear::linear;
 #[cfg(feature = "lab")]
 pub(crate) use linear::{Product, Store, add_overlay, product};
 pub(crate) use mla::{mla_attention, mla_store};

@@ -5,19 +5,33 @@ use cortiq_model::{AttentionOp, KvDtype, NormSpan, QkNormRopeStoreOp};
 use super::rope::with_rope;
 use super::source;
 use crate::GpuError;
-use crate::kernel::{Bind, WORKGROUP};
+use crate::kernel::Bind;
 use crate::plan::{Class, Recorder};
 use crate::shader::wgsl;
 
+/// Threads of a workgroup: a whole short context's keys are on their way at a time.
+const THREADS: u32 = 1024;
+
 /// Longest context, the new position included, whose scores stay in workgroup memory.
 pub(crate) const SHORT_CONTEXT: u32 = 512;
+
+fn threads(rec: &Recorder<'_>) -> u32 {
+    rec.gpu.caps().threads(THREADS)
+}
 
 /// Whether [`short_attention`] takes these operations for contexts of up to [`SHORT_CONTEXT`].
 pub(crate) fn takes_short(rec: &Recorder<'_>, store: &QkNormRopeStoreOp, attention: &AttentionOp) -> bool {
     let per_head = store.qk_norm.is_none_or(|norm| norm.span == NormSpan::Head);
     let same = store.state == attention.state && store.q == attention.q;
     let width = attention.head_dim;
-    rec.class == Class::One && per_head && same && width.is_multiple_of(4) && width <= 4 * WORKGROUP as usize
+    // Scores, shares of the output, heads, angles, block starts and what teams need.
+    let memory = 4 * SHORT_CONTEXT as usize + 16 * threads(rec) as usize + 32 * width + 1024;
+    rec.class == Class::One
+        && per_head
+        && same
+        && width.is_multiple_of(4)
+        && width <= threads(rec) as usize
+        && memory <= rec.gpu.caps().workgroup_memory as usize
 }
 
 /// Records both operations for steps with a short context; the caller records the others.
@@ -32,7 +46,7 @@ pub(crate) fn short_attention(
     let mask = op.head_mask.map(|mask| rec.vector(mask)).transpose()?;
     let norms = store.qk_norm.map(|norm| Ok::<_, GpuError>((rec.vector(norm.q)?, rec.vector(norm.k)?))).transpose()?;
     let (group, keys, values) = rec.state.cache(op.state)?;
-    let source = source(rec, "attention_short", wgsl!("attention_short.wgsl"), WORKGROUP)
+    let source = source(rec, "attention_short", wgsl!("attention_short.wgsl"), threads(rec))
         .with("HEADS", op.heads)
         .with("KV_HEADS", op.kv_heads)
         .with("HEAD_DIM", op.head_dim)

@@ -34,11 +34,7 @@ pub(super) fn pack_bf16(rows: &[RowRef<'_>], cols: usize) -> Planes {
     })
 }
 
-fn pack_halves<'a>(
-    rows: &[RowRef<'a>],
-    cols: usize,
-    data: impl Fn(&MatrixView<'a>) -> &'a [[u8; 2]] + Sync,
-) -> Planes {
+fn pack_halves<'a>(rows: &[RowRef<'a>], cols: usize, data: impl Fn(&MatrixView<'a>) -> &'a [[u8; 2]] + Sync) -> Planes {
     let width = padded(cols) / 2;
     let mut plane = vec![0u32; rows.len() * width];
     plane.par_chunks_mut(width).zip(rows).for_each(|(out, row)| {

@@ -177,7 +177,12 @@ pub(crate) struct Piece {
 impl Piece {
     /// The planes as bindings.
     pub(crate) fn binds(&self) -> impl Iterator<Item = Bind<'_>> {
-        self.planes.iter().enumerate().map(|(i, plane)| Bind::read(FIRST_PLANE + i as u32, plane))
+        self.binds_from(FIRST_PLANE)
+    }
+
+    /// The planes as bindings from `first` on, beside another matrix.
+    pub(crate) fn binds_from(&self, first: u32) -> impl Iterator<Item = Bind<'_>> {
+        self.planes.iter().zip(first..).map(|(plane, slot)| Bind::read(slot, plane))
     }
 
     /// The planes of the overlay, which come last, as bindings.

@@ -8,6 +8,7 @@ use crate::GpuError;
 use crate::kernel::Bind;
 use crate::plan::Recorder;
 use crate::shader::{Source, wgsl};
+use crate::slots::padded;
 use crate::weights::{DeviceMatrix, Layout};
 
 /// First row of an expert whose matrices stand elsewhere.
@@ -136,6 +137,11 @@ impl Pool {
     /// Stacked matrices of each expert.
     pub(super) fn matrices(&self) -> usize {
         if self.role == Role::Pair { 2 } else { 1 }
+    }
+
+    /// Columns of a row, with its padding.
+    pub(super) fn cols(&self) -> usize {
+        padded(self.matrix.cols)
     }
 
     /// How the weights stand.

@@ -2,6 +2,7 @@
 
 use super::Layer;
 use super::experts::{Experts, Pool, Role};
+use super::one::{down_turns, gate_up_turns};
 use super::route::with_input;
 use crate::GpuError;
 use crate::kernel::{Bind, WORKGROUP, fold, team_size};
@@ -64,9 +65,11 @@ fn gate_up(
     products: &Products,
 ) -> Result<(), GpuError> {
     let int8 = if pool.takes_int8(rec) { Some(rec.quantised(layer.op.input)?) } else { None };
-    let (name, body) = match int8 {
-        Some(_) => ("moe_gate_up_int8", wgsl!("moe_gate_up_int8.wgsl")),
-        None => ("moe_gate_up", wgsl!("moe_gate_up.wgsl")),
+    let turns = int8.as_ref().and_then(|_| gate_up_turns(rec, pool));
+    let (name, body) = match (&int8, turns) {
+        (Some(_), Some(_)) => ("moe_gate_up_int8_one", wgsl!("moe_gate_up_int8_one.wgsl")),
+        (Some(_), None) => ("moe_gate_up_int8", wgsl!("moe_gate_up_int8.wgsl")),
+        (None, _) => ("moe_gate_up", wgsl!("moe_gate_up.wgsl")),
     };
     // A gate alone is no product yet.
     let packed = products.int8.as_ref().filter(|_| pool.role != Role::Gate);
@@ -74,10 +77,12 @@ fn gate_up(
         .with("WIDTH", experts.width)
         .with("STRIDE", products.values.stride)
         .part(wgsl!("lib/moe_products.wgsl"))
-        .part(wgsl!("lib/int8.wgsl"))
         .part(if packed.is_some() { wgsl!("lib/moe_pack.wgsl") } else { wgsl!("lib/moe_no_pack.wgsl") });
     let source = experts.with_jobs(with_function(pool.with_role(source), layer.op.activation), layer.jobs);
     let mut source = with_overlay(pool.with_weights(source), pool.layout());
+    if let Some(turns) = turns {
+        source = turns.with_x(source);
+    }
     let mut binds = vec![Bind::write(2, &products.values.buffer), Bind::read(5, &layer.chosen)];
     binds.extend(pool.binds());
     if let Some(packed) = packed {
@@ -107,9 +112,11 @@ fn down(
     store: Store,
 ) -> Result<(), GpuError> {
     let int8 = products.int8.as_ref().filter(|_| pool.takes_int8(rec));
-    let (name, body) = match int8 {
-        Some(_) => ("moe_down_int8", wgsl!("moe_down_int8.wgsl")),
-        None => ("moe_down", wgsl!("moe_down.wgsl")),
+    let turns = int8.and_then(|_| down_turns(rec, experts, pool));
+    let (name, body) = match (int8, turns) {
+        (Some(_), Some(_)) => ("moe_down_int8_one", wgsl!("moe_down_int8_one.wgsl")),
+        (Some(_), None) => ("moe_down_int8", wgsl!("moe_down_int8.wgsl")),
+        (None, _) => ("moe_down", wgsl!("moe_down.wgsl")),
     };
     let source = source(rec, name, body, WORKGROUP)
         .with("ROWS", layer.out.width)
@@ -119,6 +126,9 @@ fn down(
         .part(wgsl!("lib/moe_sum.wgsl"));
     let source = experts.with_jobs(source, layer.jobs);
     let mut source = with_overlay(pool.with_weights(source), pool.layout());
+    if let Some(turns) = turns {
+        source = turns.with_x(source);
+    }
     let mut binds =
         vec![Bind::write(2, &layer.out.buffer), Bind::read(3, &layer.factors), Bind::read(5, &layer.chosen)];
     binds.extend(pool.binds());
@@ -130,7 +140,8 @@ fn down(
         source = with_input(source, products.values.stride);
         binds.push(Bind::read(1, &products.values.buffer));
     }
-    let per_group = (WORKGROUP / team_size(rec.gpu, WORKGROUP)) as usize;
+    let rows_per_team = if turns.is_some() { 2 } else { 1 };
+    let per_group = rows_per_team * (WORKGROUP / team_size(rec.gpu, WORKGROUP)) as usize;
     let groups = layer.out.width.div_ceil(per_group) as u32;
     rec.dispatch(&source, &binds, move |size| fold(size.rows, groups))
 }

@@ -7,6 +7,7 @@
 mod experts;
 mod grouped;
 mod jobs;
+mod one;
 mod route;
 
 use cortiq_model::{MoeOp, Slot};

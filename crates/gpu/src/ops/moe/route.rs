@@ -4,7 +4,7 @@ use cortiq_model::RouterScoring;
 
 use super::Layer;
 use crate::GpuError;
-use crate::kernel::{Bind, WORKGROUP};
+use crate::kernel::{Bind, WORKGROUP, team_size};
 use crate::ops::linear::{Product, Store, product, with_overlay};
 use crate::ops::source;
 use crate::plan::{Class, Recorder, Rows};
@@ -32,7 +32,7 @@ pub(super) fn route(rec: &mut Recorder<'_>, layer: &Layer<'_>) -> Result<(), Gpu
     product(rec, &scores)?;
     let bias = op.selection_bias.map(|bias| rec.vector(bias)).transpose()?;
     let (groups, kept) = op.groups.map_or((1, 1), |groups| (groups.count, groups.kept));
-    let source = source(rec, "moe_route", wgsl!("moe_route.wgsl"), WORKGROUP)
+    let source = source(rec, "moe_route", wgsl!("moe_route.wgsl"), threads(rec, op.experts.len()))
         .with("EXPERTS", op.experts.len())
         .with("GROUPS", groups)
         .with("KEPT", kept)
@@ -63,6 +63,13 @@ pub(super) fn route(rec: &mut Recorder<'_>, layer: &Layer<'_>) -> Result<(), Gpu
         }
     };
     rec.dispatch(&source, &binds, |size| [1, size.rows, 1])
+}
+
+/// Threads of a workgroup: one per expert where the device allows it, and a multiple of four teams.
+fn threads(rec: &Recorder<'_>, experts: usize) -> u32 {
+    let wanted = u32::try_from(experts.next_power_of_two()).unwrap_or(u32::MAX);
+    let most = rec.gpu.caps().threads(1024);
+    wanted.clamp((4 * team_size(rec.gpu, WORKGROUP)).max(128), most)
 }
 
 /// Adds f32 activations at binding 1.

@@ -1,0 +1,15 @@
+// A lane's share of the product of a row with the activation in workgroup memory.
+const STEPS: u32 = (BLOCKS + TEAM - 1u) / TEAM;
+// Every lane has a block in every step: no branch keeps the compiler from having several loads on their way.
+const WHOLE: bool = BLOCKS % TEAM == 0u;
+
+fn dot_x(row: u32, lane: u32) -> f32 {
+    var sum = 0.0;
+    for (var step = 0u; step < STEPS; step++) {
+        let block = step * TEAM + lane;
+        if WHOLE || block < BLOCKS {
+            sum += dot_block(load_block(row, block), x_low(block), x_high(block), x_scales[block]);
+        }
+    }
+    return sum;
+}
