@@ -1,4 +1,4 @@
-//! [`GpuExecutor`]: a step is one small upload, one submission and one read-back.
+//! [`GpuExecutor`]: a step is one small upload, a few submissions and one read-back.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! sequences in device memory. Entry points: [`Gpu::open`] and [`GpuExecutor::new`]. Must not know: files, tokenizers,
 //! model families, the command line or the environment.
 //!
-//! A step writes one small buffer (ids, positions, block tables, rotary angles), encodes every dispatch of the program
-//! into one pass, submits once and reads back the logits that were asked for. Pipelines, buffers and bind groups are
+//! A step writes one small buffer (ids, positions, block tables, rotary angles), encodes every dispatch of the program,
+//! submits them in a few parts and reads back the logits that were asked for. Pipelines, buffers and bind groups are
 //! made once per model and class of batch size.
 
 mod bandwidth;

@@ -54,6 +54,9 @@ pub struct Args {
     /// Tokens of the decode test; 0 leaves it out
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
     predict_tokens: usize,
+    /// Tokens that the sequence of the decode test holds before the clock runs
+    #[arg(short = 'd', long, value_name = "N", default_value_t = 0)]
+    depth: usize,
     /// Timed repetitions
     #[arg(short = 'r', long, value_name = "N", default_value = "5", value_parser = positive)]
     repetitions: usize,
@@ -189,16 +192,27 @@ fn bandwidth(args: &Args, threads: usize, config: &Config) -> anyhow::Result<f64
 /// Times of the kernels in one prefill and one decode test.
 fn profiles(subject: &mut Subject, args: &Args) -> anyhow::Result<Vec<Profile>> {
     let (p, n) = (args.prompt_tokens, args.predict_tokens);
-    let ids = random_ids(p.max(n), subject.engine.vocab_size());
+    let vocab_size = subject.engine.vocab_size();
+    let ids = random_ids(p.max(n), vocab_size);
     let mut profiles = Vec::new();
-    for (test, count, work) in [("pp", p, prefill as fn(&mut Engine, &[u32]) -> _), ("tg", n, decode)] {
-        if let Some(tokens) = ids.get(..count).filter(|tokens| !tokens.is_empty()) {
-            subject.engine.start_profile()?;
-            work(&mut subject.engine, tokens)?;
-            profiles.push(Profile::new(format!("{test}{count}"), count, &subject.engine.end_profile()));
-        }
+    if let Some(prompt) = ids.get(..p).filter(|prompt| !prompt.is_empty()) {
+        subject.engine.start_profile()?;
+        prefill(&mut subject.engine, prompt)?;
+        profiles.push(Profile::new(format!("pp{p}"), p, &subject.engine.end_profile()));
+    }
+    if let Some(tokens) = ids.get(..n).filter(|tokens| !tokens.is_empty()) {
+        decode(&mut subject.engine, &random_ids(args.depth, vocab_size), tokens, Engine::start_profile)?;
+        profiles.push(Profile::new(decode_name(args), n, &subject.engine.end_profile()));
     }
     Ok(profiles)
+}
+
+/// `tg128`, or `tg128@8192` with tokens before.
+fn decode_name(args: &Args) -> String {
+    match args.depth {
+        0 => format!("tg{}", args.predict_tokens),
+        depth => format!("tg{}@{depth}", args.predict_tokens),
+    }
 }
 
 fn find_shape(name: &str) -> anyhow::Result<NamedShape> {
@@ -211,7 +225,7 @@ fn context(args: &Args) -> usize {
         // An answer after a prompt.
         return args.prompt_tokens.max(1).saturating_add(args.predict_tokens);
     }
-    args.prompt_tokens.max(args.predict_tokens)
+    args.prompt_tokens.max(args.predict_tokens.saturating_add(args.depth))
 }
 
 fn from_file(path: &Path, file: CmfFile, args: &Args, config: &Config) -> anyhow::Result<Subject> {
@@ -220,7 +234,7 @@ fn from_file(path: &Path, file: CmfFile, args: &Args, config: &Config) -> anyhow
         .iter()
         .find_map(|name| file.find_with_skill(name, args.file.skill.as_deref()));
     let head = head.and_then(|i| file.tensors().get(i)).map_or(0, |t| t.nbytes);
-    let longest = if args.prompt_tokens >= args.predict_tokens { "-p" } else { "-n" };
+    let longest = if args.prompt_tokens >= context(args) { "-p" } else { "-n and -d" };
     let context = Setting { value: Some(context(args)), origin: Origin::Flag(longest) };
     let engine = open_engine(path, file, &args.executor, &args.file, &context, config)?;
     let label = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
@@ -273,9 +287,11 @@ fn measure(subject: &mut Subject, args: &Args, bandwidth: f64) -> anyhow::Result
         rows.push(row(format!("pp{p}"), p, bytes, &times, bandwidth));
     }
     if let Some(tokens) = ids.get(..n).filter(|tokens| !tokens.is_empty()) {
-        decode(&mut subject.engine, tokens.get(..WARM_UP).unwrap_or(tokens))?;
-        let times = repeat(args.repetitions, || decode(&mut subject.engine, tokens))?;
-        rows.push(row(format!("tg{n}"), n, per_token * n as u64, &times, bandwidth));
+        let before = random_ids(args.depth, subject.engine.vocab_size());
+        let ready = |_: &mut Engine| Ok(());
+        decode(&mut subject.engine, &before, tokens.get(..WARM_UP).unwrap_or(tokens), ready)?;
+        let times = repeat(args.repetitions, || decode(&mut subject.engine, &before, tokens, ready))?;
+        rows.push(row(decode_name(args), n, per_token * n as u64, &times, bandwidth));
     }
     Ok(rows)
 }
@@ -293,33 +309,51 @@ fn repeat(times: usize, mut work: impl FnMut() -> anyhow::Result<f64>) -> anyhow
 /// Seconds to compute `ids` and the logits of the last of them.
 fn prefill(engine: &mut Engine, ids: &[u32]) -> anyhow::Result<f64> {
     in_sequence(engine, |engine, sequence| {
-        let mut rest = ids;
-        while let Some((chunk, more)) = rest.split_at_checked(PREFILL_CHUNK).filter(|(_, more)| !more.is_empty()) {
-            engine.extend(sequence, chunk, LogitRows::None)?;
-            rest = more;
-        }
-        engine.extend(sequence, rest, LogitRows::Last)?;
-        Ok(())
+        let start = Instant::now();
+        feed(engine, sequence, ids)?;
+        Ok(start.elapsed().as_secs_f64())
     })
 }
 
-/// Seconds to compute `ids` one by one, each with its logits.
-fn decode(engine: &mut Engine, ids: &[u32]) -> anyhow::Result<f64> {
+/// Seconds to compute `ids` one by one, each with its logits, in a sequence that holds `before`; `ready` is called
+/// between the two.
+fn decode(
+    engine: &mut Engine,
+    before: &[u32],
+    ids: &[u32],
+    ready: impl Fn(&mut Engine) -> Result<(), EngineError>,
+) -> anyhow::Result<f64> {
     in_sequence(engine, |engine, sequence| {
-        ids.iter().try_for_each(|id| engine.extend(sequence, &[*id], LogitRows::Last).map(|_| ()).map_err(Into::into))
+        if !before.is_empty() {
+            feed(engine, sequence, before)?;
+        }
+        ready(engine)?;
+        let start = Instant::now();
+        ids.iter().try_for_each(|id| engine.extend(sequence, &[*id], LogitRows::Last).map(|_| ()))?;
+        Ok(start.elapsed().as_secs_f64())
     })
 }
 
+/// Computes `ids` in chunks, and the logits of the last of them.
+fn feed(engine: &mut Engine, sequence: &mut Sequence, ids: &[u32]) -> Result<(), EngineError> {
+    let mut rest = ids;
+    while let Some((chunk, more)) = rest.split_at_checked(PREFILL_CHUNK).filter(|(_, more)| !more.is_empty()) {
+        engine.extend(sequence, chunk, LogitRows::None)?;
+        rest = more;
+    }
+    engine.extend(sequence, rest, LogitRows::Last)?;
+    Ok(())
+}
+
+/// Runs `work` in a fresh sequence.
 fn in_sequence(
     engine: &mut Engine,
-    work: impl FnOnce(&mut Engine, &mut Sequence) -> anyhow::Result<()>,
+    work: impl FnOnce(&mut Engine, &mut Sequence) -> anyhow::Result<f64>,
 ) -> anyhow::Result<f64> {
     let mut sequence = engine.sequence()?;
-    let start = Instant::now();
     let outcome = work(engine, &mut sequence);
-    let seconds = start.elapsed().as_secs_f64();
     engine.close(sequence)?;
-    outcome.map(|()| seconds)
+    outcome
 }
 
 /// A row of a test that computed `tokens` and read `bytes` of weights in each of `times`.

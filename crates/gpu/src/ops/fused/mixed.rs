@@ -1,6 +1,6 @@
 //! Products of one token whose matrices have two layouts, an int8 one and one of floats, after one norm: the
 //! projections of a gated delta net, whose two narrow ones stay in the source's floats. One dispatch, without one for
-//! the norm before it. A router after its norm is the same case with no int8 rows.
+//! the norm before it.
 
 use cortiq_model::{LinearPart, MatrixId};
 
