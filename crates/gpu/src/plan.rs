@@ -370,7 +370,8 @@ impl<'a> Recorder<'a> {
     }
 }
 
-fn weights_of(parts: &[LinearPart]) -> Vec<MatrixId> {
+/// The matrices of a linear map.
+pub(crate) fn weights_of(parts: &[LinearPart]) -> Vec<MatrixId> {
     parts.iter().map(|part| part.weight).collect()
 }
 

@@ -1,4 +1,4 @@
-// Cache of f16 pairs that one kernel reads and writes: keys and values [block, kv_head, 32, dim].
+// Cache of f16 pairs for kernels that write it: keys and values [block, kv_head, 32, dim].
 @group(0) @binding(4) var<storage, read_write> keys: array<vec2<u32>>;
 @group(0) @binding(5) var<storage, read_write> values: array<vec2<u32>>;
 fn key4(at: u32) -> vec4<f32> { let w = keys[at]; return vec4(unpack2x16float(w.x), unpack2x16float(w.y)); }

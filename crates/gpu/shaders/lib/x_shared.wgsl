@@ -1,8 +1,4 @@
 // The int8 copy of one activation row in workgroup memory, made by each workgroup for itself: normed first if NORM.
-// Word k of a group is `x_words[k * BLOCKS + group]`, so that neighbouring lanes read neighbouring words.
-var<workgroup> x_words: array<u32, 8u * BLOCKS>;
-var<workgroup> x_scales: array<vec2<f32>, BLOCKS>;
-
 // A thread packs up to four quads of columns, WORKGROUP apart; written out, because loops over arrays stay loops.
 struct Quads { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32> }
 
@@ -55,13 +51,4 @@ fn prepare_x(ids: Ids) {
     if QUADS_PER_THREAD > 2u { pack_quad(ids, q.c * factor * w.c, thread + 2u * WORKGROUP); }
     if QUADS_PER_THREAD > 3u { pack_quad(ids, q.d * factor * w.d, thread + 3u * WORKGROUP); }
     workgroupBarrier();
-}
-
-fn x_low(block: u32) -> vec4<u32> {
-    return vec4(x_words[block], x_words[BLOCKS + block], x_words[2u * BLOCKS + block], x_words[3u * BLOCKS + block]);
-}
-
-fn x_high(block: u32) -> vec4<u32> {
-    let b = 4u * BLOCKS + block;
-    return vec4(x_words[b], x_words[BLOCKS + b], x_words[2u * BLOCKS + b], x_words[3u * BLOCKS + b]);
 }

@@ -7,7 +7,7 @@ pub(crate) use mixed::{mixed_linear, takes_mixed};
 
 use cortiq_model::{GatedFfnOp, LinearPart, MatrixId, Slot, VectorId};
 
-use super::ffn::{glu, with_function};
+use super::ffn::{gated_product, with_function};
 use super::linear::{Product, Store, output_binds, product_of, stacked_bias, weight_binds, with_outputs};
 use super::source;
 use crate::GpuError;
@@ -59,7 +59,12 @@ fn with_input(source: Source, input: &FusedInput) -> Source {
         Some((_, eps)) => (eps, wgsl!("lib/norm_weight.wgsl")),
         None => (0.0, wgsl!("lib/no_norm_weight.wgsl")),
     };
-    source.with("WIDTH", input.x.width).with("EPS", eps as f32).part(weight).part(wgsl!("lib/x_shared.wgsl"))
+    source
+        .with("WIDTH", input.x.width)
+        .with("EPS", eps as f32)
+        .part(weight)
+        .part(wgsl!("lib/x_words.wgsl"))
+        .part(wgsl!("lib/x_shared.wgsl"))
 }
 
 /// Threads of a workgroup: many, because each workgroup packs the input for itself.
@@ -93,7 +98,7 @@ pub(super) fn staged(
     int8: &Quantised,
 ) -> Result<(), GpuError> {
     let source = matvec_source(rec, "matvec_staged", product, piece, |source| {
-        source.part(wgsl!("lib/x_copy.wgsl")).part(wgsl!("lib/no_float_rows.wgsl"))
+        source.part(wgsl!("lib/x_words.wgsl")).part(wgsl!("lib/x_copy.wgsl")).part(wgsl!("lib/no_float_rows.wgsl"))
     });
     let mut binds = vec![Bind::read(7, &int8.codes), Bind::read(8, &int8.scales)];
     binds.extend(output_binds(product));
@@ -187,7 +192,7 @@ pub(crate) fn fused_gated(
     } else {
         // A neuron's two rows may be in different pieces.
         fused_linear(rec, input, &[op.gate, op.up], None)?;
-        glu(rec, op)?;
+        gated_product(rec, op)?;
     }
     let out = rec.activation(into.unwrap_or(op.down.out));
     let store = if into.is_some() { Store::Add } else { Store::Set };

@@ -32,6 +32,7 @@ pub(crate) fn mla_store(rec: &mut Recorder<'_>, op: &MlaStoreOp) -> Result<(), G
     let kv = rec.state.kv();
     let (group, keys, _) = rec.state.cache(op.state)?;
     let source = source(rec, "mla_store", wgsl!("mla_store.wgsl"), STORE_THREADS)
+        .part(wgsl!("lib/rotated.wgsl"))
         .with("HEADS", op.heads)
         .with("NOPE_DIM", op.nope_dim)
         .with("ROPE_DIM", op.rope_dim)

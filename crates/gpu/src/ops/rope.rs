@@ -11,11 +11,11 @@ use crate::shader::{Source, wgsl};
 /// Threads of a workgroup, which works on one head.
 const THREADS: u32 = 64;
 
-/// Snippets of the cache's storage type. Keys are binding `KEYS`, values binding `VALUES`.
+/// Snippets of the cache's storage type. Keys are binding 4, values binding 5, both written.
 pub(super) fn with_cache_writes(source: Source, kv: KvDtype) -> Source {
     source.part(match kv {
-        KvDtype::F16 => wgsl!("lib/cache_write_f16.wgsl"),
-        _ => wgsl!("lib/cache_write_f32.wgsl"),
+        KvDtype::F16 => wgsl!("lib/cache_f16.wgsl"),
+        _ => wgsl!("lib/cache_f32.wgsl"),
     })
 }
 
@@ -38,6 +38,7 @@ pub(crate) fn qk_norm_rope_store(rec: &mut Recorder<'_>, op: &QkNormRopeStoreOp)
     let kv = rec.state.kv();
     let (group, keys, values) = rec.state.cache(op.state)?;
     let source = source(rec, "qk_norm_rope_store", wgsl!("qk_norm_rope_store.wgsl"), THREADS)
+        .part(wgsl!("lib/rotated.wgsl"))
         .with("HEADS", op.heads)
         .with("KV_HEADS", op.kv_heads)
         .with("HEAD_DIM", op.head_dim)
@@ -57,7 +58,7 @@ pub(crate) fn qk_norm_rope_store(rec: &mut Recorder<'_>, op: &QkNormRopeStoreOp)
         Bind::write(5, values),
     ];
     if let Some((q_norm, k_norm)) = &norms {
-        binds.extend([Bind::read(6, q_norm), Bind::read(7, k_norm)]);
+        binds.extend([Bind::read(7, q_norm), Bind::read(10, k_norm)]);
     }
     let heads = (op.heads + 2 * op.kv_heads) as u32;
     rec.dispatch(&source, &binds, move |size| [heads, size.rows, 1])

@@ -1,8 +1,8 @@
 //! Decoding with a short context: rotation, store and attention in one dispatch.
 
-use cortiq_model::{AttentionOp, KvDtype, NormSpan, QkNormRopeStoreOp};
+use cortiq_model::{AttentionOp, NormSpan, QkNormRopeStoreOp};
 
-use super::rope::with_rope;
+use super::rope::{with_cache_writes, with_rope};
 use super::source;
 use crate::GpuError;
 use crate::kernel::Bind;
@@ -58,14 +58,10 @@ pub(crate) fn short_attention(
         .with("EPS", store.qk_norm.map_or(0.0, |norm| norm.eps) as f32)
         .with("VALUE_NORM", store.value_norm.is_some())
         .with("VALUE_EPS", store.value_norm.unwrap_or(0.0) as f32)
-        .part(if norms.is_some() { wgsl!("lib/qk_norm_short.wgsl") } else { wgsl!("lib/no_qk_norm.wgsl") })
+        .part(if norms.is_some() { wgsl!("lib/qk_norm.wgsl") } else { wgsl!("lib/no_qk_norm.wgsl") })
         .part(if gate.is_some() { wgsl!("lib/gate.wgsl") } else { wgsl!("lib/no_gate.wgsl") })
-        .part(if mask.is_some() { wgsl!("lib/mask.wgsl") } else { wgsl!("lib/no_mask.wgsl") })
-        .part(match rec.state.kv() {
-            KvDtype::F16 => wgsl!("lib/cache_f16.wgsl"),
-            _ => wgsl!("lib/cache_f32.wgsl"),
-        });
-    let source = with_rope(source, rec, store.rope);
+        .part(if mask.is_some() { wgsl!("lib/mask.wgsl") } else { wgsl!("lib/no_mask.wgsl") });
+    let source = with_cache_writes(with_rope(source, rec, store.rope), rec.state.kv());
     let mut binds = vec![
         Bind::read(1, &q.buffer),
         Bind::write(2, &out.buffer),

@@ -2,13 +2,13 @@
 //! projections of a gated delta net, whose two narrow ones stay in the source's floats. One dispatch, without one for
 //! the norm before it.
 
-use cortiq_model::{LinearPart, MatrixId};
+use cortiq_model::LinearPart;
 
 use super::{FusedInput, matvec_groups, matvec_source, norm_weight, takes_linear, with_input};
 use crate::GpuError;
 use crate::kernel::{Bind, fold};
 use crate::ops::linear::{Product, Store, output_binds};
-use crate::plan::{Activation, Recorder, Rows};
+use crate::plan::{Activation, Recorder, Rows, weights_of};
 use crate::shader::{Source, wgsl};
 use crate::weights::{DeviceMatrix, Layout};
 
@@ -43,10 +43,6 @@ fn float_snippet(layout: Layout) -> Option<&'static str> {
         Layout::Bf16 => Some(wgsl!("lib/float_bf16.wgsl")),
         _ => None,
     }
-}
-
-fn weights_of(parts: &[LinearPart]) -> Vec<MatrixId> {
-    parts.iter().map(|part| part.weight).collect()
 }
 
 /// Whether [`mixed_linear`] takes these matrices.

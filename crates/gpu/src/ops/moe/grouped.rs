@@ -7,7 +7,7 @@ use super::experts::{Experts, Pool};
 use super::route::with_input;
 use crate::GpuError;
 use crate::kernel::{Bind, StepSize, WORKGROUP};
-use crate::ops::ffn::with_function;
+use crate::ops::ffn::{glu, with_function};
 use crate::ops::linear::{Product, Store, product};
 use crate::ops::{groups_for, source};
 use crate::plan::{Activation, Recorder, Rows};
@@ -143,21 +143,9 @@ fn dense(rec: &mut Recorder<'_>, layer: &Layer<'_>, shared: &SharedExpert) -> Re
         plain(rec, &layer.input, &[expert.gate], std::slice::from_ref(&gate))?;
         plain(rec, &layer.input, &[expert.up], std::slice::from_ref(&up))?;
     }
-    glu(rec, layer, &gate, &up)?;
+    glu(rec, &gate, &up, layer.op.activation, None)?;
     plain(rec, &gate, &[expert.down], std::slice::from_ref(&out))?;
     Ok(out)
-}
-
-/// `gate = act(gate) * up`.
-fn glu(rec: &mut Recorder<'_>, layer: &Layer<'_>, gate: &Activation, up: &Activation) -> Result<(), GpuError> {
-    let source = source(rec, "glu", wgsl!("glu.wgsl"), WORKGROUP)
-        .with("WIDTH", gate.width)
-        .with("STRIDE", gate.stride)
-        .part(wgsl!("lib/no_mask.wgsl"));
-    let source = with_function(source, layer.op.activation);
-    let groups = groups_for(gate.width);
-    let binds = [Bind::write(1, &gate.buffer), Bind::read(2, &up.buffer)];
-    rec.dispatch(&source, &binds, move |size| [groups, size.rows, 1])
 }
 
 fn plain(rec: &mut Recorder<'_>, x: &Activation, ids: &[MatrixId], outputs: &[Activation]) -> Result<(), GpuError> {
