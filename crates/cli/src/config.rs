@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use anyhow::{anyhow, bail};
 use cortiq_convert::HubOptions;
 use cortiq_gpu::Backend;
+use cortiq_hybrid::GpuLayers;
 use cortiq_model::KvDtype;
 
 /// Most threads that may be asked for.
@@ -82,6 +83,10 @@ pub struct GpuConfig {
     pub enabled: Setting<Option<bool>>,
     /// Interface (`WGPU_BACKEND`).
     pub backend: Setting<Option<Backend>>,
+    /// Layers that a GPU gets (`CMF_GPU_LAYERS`).
+    pub layers: Setting<Option<GpuLayers>>,
+    /// Whether a GPU must be measured to be faster where nothing but `CMF_GPU` asks for it (`CMF_GPU_PROBE`).
+    pub probe: Setting<bool>,
     /// MiB of device memory that a model may use (`CMF_GPU_VRAM_MB`).
     pub vram_mib: Setting<Option<u64>>,
 }
@@ -156,7 +161,7 @@ impl Config {
             value.map_or_else(|| without.to_owned(), |value| value.to_string())
         }
         let Self { threads, context, kv, gpu, hub, color } = self;
-        let GpuConfig { enabled, backend, vram_mib } = gpu;
+        let GpuConfig { enabled, backend, layers, probe, vram_mib } = gpu;
         let Hub { cache_dir, token, endpoint, offline } = hub;
         let on = |on: bool| if on { "on" } else { "off" };
         let kv_name = or(kv.value.map(KvDtype::name), "f32; f16 on a GPU in precision fast");
@@ -166,8 +171,10 @@ impl Config {
             row("threads", "CMF_THREADS", threads, or(threads.value, "all processors")),
             row("longest context", "CMF_MAX_SEQ", context, or(context.value, "8192, or the model's own if shorter")),
             row("attention cache", "CMF_KV", kv, kv_name),
-            row("GPU", "CMF_GPU", enabled, or(enabled.value.map(on), "only when asked for")),
+            row("GPU", "CMF_GPU", enabled, or(enabled.value.map(on), "where it is faster")),
             row("GPU interface", "WGPU_BACKEND", backend, interface),
+            row("GPU layers", "CMF_GPU_LAYERS", layers, or(layers.value.as_ref(), "as many as fit")),
+            row("GPU measured first", "CMF_GPU_PROBE", probe, on(probe.value)),
             row("GPU memory in MiB", "CMF_GPU_VRAM_MB", vram_mib, or(vram_mib.value, "by the device's own")),
             row("hub cache", "HF_HUB_CACHE", cache_dir, cache),
             row("hub token", "HF_TOKEN", token, if token.value.is_some() { "set (hidden)" } else { "none" }),
@@ -214,6 +221,8 @@ fn gpu(variables: &Variables<'_>) -> anyhow::Result<GpuConfig> {
     Ok(GpuConfig {
         enabled: Setting::from_variable("CMF_GPU", enabled.map(Some), None),
         backend: Setting::from_variable("WGPU_BACKEND", backend.map(Some), None),
+        layers: Setting::from_variable("CMF_GPU_LAYERS", variables.layers("CMF_GPU_LAYERS")?.map(Some), None),
+        probe: Setting::from_variable("CMF_GPU_PROBE", variables.switch("CMF_GPU_PROBE")?, true),
         vram_mib: Setting::from_variable("CMF_GPU_VRAM_MB", vram.map(Some), None),
     })
 }
@@ -292,6 +301,11 @@ impl Variables<'_> {
             Some(kv) => Ok(Some(kv)),
             None => bail!("the environment variable {name} is `{text}`; it must be f32, f16 or q8"),
         }
+    }
+
+    fn layers(&self, name: &str) -> anyhow::Result<Option<GpuLayers>> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        text.parse().map(Some).map_err(|error| anyhow!("the environment variable {name}: {error}"))
     }
 
     /// One of several words, in any case.
@@ -376,6 +390,8 @@ mod tests {
             assert_eq!(gpu("WGPU_BACKEND", value).backend, backend);
         }
         assert_eq!(gpu("CMF_GPU_VRAM_MB", "4096").vram_mib.value, Some(4096));
+        assert_eq!(gpu("CMF_GPU_LAYERS", "0-3").layers.value, Some(GpuLayers::These(vec![0..=3])));
+        assert!(gpu("CMF_GPU", "1").probe.value && !gpu("CMF_GPU_PROBE", "off").probe.value);
     }
 
     #[test]
@@ -412,6 +428,8 @@ mod tests {
             ("CMF_GPU", "yes"),
             ("WGPU_BACKEND", "gl"),
             ("CMF_GPU_VRAM_MB", "0"),
+            ("CMF_GPU_LAYERS", "5-2"),
+            ("CMF_GPU_PROBE", "twice"),
             ("CMF_GPU_VRAM_MB", "8GB"),
             ("HF_HUB_OFFLINE", "maybe"),
         ] {

@@ -8,21 +8,23 @@ use anyhow::{anyhow, bail};
 use clap::{Args, ValueEnum};
 use cortiq_cmf::{CmfError, CmfFile};
 use cortiq_engine::{Engine, EngineError, EngineOptions, ExecutorKind};
-use cortiq_gpu::{AdapterChoice, Backend, GpuError, Precision};
+use cortiq_gpu::{Adapter, AdapterChoice, Backend, GpuError, Precision};
+use cortiq_hybrid::{CpuExperts, GpuLayers, GpuPlan, Loading, PlacementReport, Probe, Side};
 use cortiq_model::KvDtype;
 
 use crate::config::{Config, MAX_THREADS, MAX_VRAM_MIB, Origin, Setting};
 use crate::demo;
+use crate::output::note;
 
 /// Which executor computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ExecutorName {
-    /// cpu, or gpu where CMF_GPU is 1: which one is faster is not measured yet
+    /// A GPU for what it measures to be faster at, where there is one (CMF_GPU=0: never); else cpu
     #[default]
     Auto,
     /// Threads and vector kernels
     Cpu,
-    /// A GPU through Vulkan, DX12 or Metal
+    /// A GPU through Vulkan, DX12 or Metal, for as many layers as fit, without measuring; the CPU for the rest
     Gpu,
     /// Plain loops: slow, the measure of the others
     Reference,
@@ -35,7 +37,8 @@ impl ExecutorName {
         match self {
             Self::Auto => config.gpu.enabled.map(|enabled| match enabled {
                 Some(true) => ExecutorKind::Gpu,
-                Some(false) | None => ExecutorKind::Cpu,
+                Some(false) => ExecutorKind::Cpu,
+                None => ExecutorKind::Auto,
             }),
             Self::Cpu => asked(ExecutorKind::Cpu),
             Self::Gpu => asked(ExecutorKind::Gpu),
@@ -103,6 +106,15 @@ pub struct GpuFlags {
     /// MiB of its memory that a model may use [default: CMF_GPU_VRAM_MB, else what the driver says is free]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=MAX_VRAM_MIB as u64))]
     pub vram: Option<u64>,
+    /// Layers that a GPU gets, such as 0-19,30 [default: CMF_GPU_LAYERS, else as many as fit]
+    #[arg(long, value_name = "LIST")]
+    pub gpu_layers: Option<GpuLayers>,
+    /// Keep the experts of all layers on the CPU
+    #[arg(long, conflicts_with = "cpu_experts")]
+    pub cpu_moe: bool,
+    /// Keep the experts of the first N layers that have some on the CPU
+    #[arg(long, value_name = "N")]
+    pub cpu_experts: Option<usize>,
 }
 
 impl GpuFlags {
@@ -114,6 +126,20 @@ impl GpuFlags {
     /// The adapter that a gpu executor opens.
     pub fn adapter(&self, config: &Config) -> AdapterChoice {
         AdapterChoice { backend: self.backend(config).value, allow_software: self.software_gpu }
+    }
+
+    /// The layers that a GPU gets, by flag or environment.
+    pub fn layers(&self, config: &Config) -> Setting<Option<GpuLayers>> {
+        config.gpu.layers.or_flag("--gpu-layers", self.gpu_layers.clone())
+    }
+
+    /// The experts that stay on the CPU.
+    fn experts(&self) -> CpuExperts {
+        match (self.cpu_moe, self.cpu_experts) {
+            (true, _) => CpuExperts::All,
+            (false, Some(count)) => CpuExperts::First(count),
+            (false, None) => CpuExperts::None,
+        }
     }
 
     /// Bytes that a gpu executor may use, by flag or environment.
@@ -173,10 +199,34 @@ impl ExecutorOptions {
             executor: self.kind(config),
             threads: self.threads(config),
             kv: self.kv(config),
-            adapter: self.gpu.adapter(config),
+            gpu: self.gpu_plan(config),
             precision: self.gpu.precision.into(),
             gpu_budget: self.gpu.budget(config).value,
             ..EngineOptions::default()
+        }
+    }
+
+    /// What a GPU is to do. It is trusted where a flag asks for it, and where the environment says so.
+    fn gpu_plan(&self, config: &Config) -> GpuPlan {
+        let trusted = self.executor == ExecutorName::Gpu || !config.gpu.probe.value;
+        GpuPlan {
+            adapter: self.gpu.adapter(config),
+            layers: self.gpu.layers(config).value.unwrap_or_default(),
+            experts: self.gpu.experts(),
+            probe: if trusted { Probe::Trust } else { Probe::Measure },
+            loading: Loading::Wait,
+        }
+    }
+
+    /// Whether a GPU may take part.
+    pub fn may_use_gpu(&self, config: &Config) -> bool {
+        match self.kind(config) {
+            ExecutorKind::Gpu => true,
+            ExecutorKind::Auto => {
+                let choice = self.gpu.adapter(config);
+                choice.pick(&Adapter::all(choice.backend)).is_ok()
+            }
+            ExecutorKind::Cpu | ExecutorKind::Reference => false,
         }
     }
 
@@ -283,11 +333,28 @@ pub fn open_engine(
         task: options.task.clone(),
         ..executor.engine_options(config)
     };
-    Engine::from_file(Arc::new(file), &engine_options).map_err(|error| match error {
+    let opened = Engine::from_file(Arc::new(file), &engine_options).map_err(|error| match error {
         EngineError::Context { .. } => anyhow::Error::new(error).context(context.origin.to_string()),
+        EngineError::Placement(error) => {
+            anyhow::Error::new(error).context(executor.gpu.layers(config).origin.to_string())
+        }
         EngineError::Gpu(error) => in_file(path, gpu_error(error, executor, config)),
         error => in_file(path, error),
-    })
+    });
+    let engine = opened?;
+    if let Some(placement) = engine.placement().filter(|placement| !placement.whole) {
+        note(format_args!("{}", placed(placement)));
+    }
+    Ok(engine)
+}
+
+/// Where a model is, in words.
+pub fn placed(placement: &PlacementReport) -> String {
+    let head = match placement.head {
+        Side::Cpu => "the CPU",
+        Side::Gpu => "the GPU",
+    };
+    format!("{} of {} layers on the GPU, the head on {head}", placement.gpu_layers, placement.layers)
 }
 
 /// The error with who asked for a GPU, where that was not a flag, and the flags that help.
@@ -297,7 +364,7 @@ pub fn gpu_error(error: GpuError, executor: &ExecutorOptions, config: &Config) -
             "--executor cpu computes without one, --software-gpu accepts one that is software, `cortiq doctor` shows all"
         }
         GpuError::NoAdapter(_) => "--executor cpu computes without one",
-        GpuError::OverBudget { .. } => "--ctx, --vram and --executor cpu are the flags",
+        GpuError::OverBudget { .. } => "--ctx, --vram, --gpu-layers, --cpu-moe and --executor cpu are the flags",
         _ => "",
     };
     let error = if flags.is_empty() { anyhow::Error::new(error) } else { anyhow!("{error}; {flags}") };

@@ -10,6 +10,7 @@ use cortiq_engine::{
     Engine, EngineOptions, ExecutorKind, GenerateOptions, PerplexityOptions, SamplingParams, Speculation,
 };
 use cortiq_gpu::{AdapterChoice, GpuExecutor, Precision};
+use cortiq_hybrid::{GpuPlan, Probe};
 use cortiq_model::{Executor, StateLimits};
 use cortiq_quant::Encoding;
 
@@ -131,7 +132,8 @@ fn long_prompts_are_cut() {
 
 fn options(executor: ExecutorKind) -> EngineOptions {
     let adapter = AdapterChoice { allow_software: true, ..AdapterChoice::default() };
-    EngineOptions { executor, adapter, ..EngineOptions::default() }
+    let gpu = GpuPlan { adapter, probe: Probe::Trust, ..GpuPlan::default() };
+    EngineOptions { executor, gpu, ..EngineOptions::default() }
 }
 
 fn trained() -> [PathBuf; 2] {

@@ -36,21 +36,21 @@ pub struct CpuExecutor {
     pub(crate) model: Model,
     pub(crate) run: Run,
     /// Rows of the last step, when the model has a prediction head.
-    trunk: HiddenRows,
+    pub(crate) trunk: HiddenRows,
     /// Rows of the last draft.
     drafted: HiddenRows,
 }
 
 /// Rows that a draft can continue.
 #[derive(Default)]
-struct HiddenRows {
+pub(crate) struct HiddenRows {
     /// `[rows, hidden_size]`.
     states: Vec<f32>,
     rows: Vec<Row>,
 }
 
 impl HiddenRows {
-    fn keep(&mut self, states: &[f32], batch: &Batch<'_>) {
+    pub(crate) fn keep(&mut self, states: &[f32], batch: &Batch<'_>) {
         self.states.clear();
         self.states.extend_from_slice(states);
         self.rows.clear();
@@ -174,7 +174,7 @@ fn all_taps(program: &Program) -> Vec<Vec<f32>> {
 
 impl Run {
     /// Sizes the buffers for a batch; nothing is freed, so repeated steps do not allocate.
-    fn prepare(&mut self, program: &Program, batch: &Batch<'_>) {
+    pub(crate) fn prepare(&mut self, program: &Program, batch: &Batch<'_>) {
         for (slot, decl) in self.slots.iter_mut().zip(&program.slots) {
             slot.resize(batch.tokens.len() * decl.width, 0.0);
         }
@@ -190,7 +190,7 @@ impl Run {
     }
 
     /// Runs operations after [`Run::prepare`].
-    fn ops(&mut self, model: &Model, ops: &[Op], batch: &Batch<'_>) -> Result<(), ModelError> {
+    pub(crate) fn ops(&mut self, model: &Model, ops: &[Op], batch: &Batch<'_>) -> Result<(), ModelError> {
         for op in ops {
             match op {
                 Op::Embed { table, scale, out } => ops::embed(model, self, batch.tokens, *table, *scale, *out),
@@ -226,6 +226,10 @@ impl Executor for CpuExecutor {
 
     fn states(&mut self) -> &mut dyn SequenceState {
         &mut self.run.state
+    }
+
+    fn state(&self) -> &dyn SequenceState {
+        &self.run.state
     }
 
     fn step(&mut self, batch: &Batch<'_>) -> Result<&[f32], ModelError> {

@@ -12,6 +12,7 @@
 mod executor;
 mod kernels;
 mod ops;
+mod part;
 mod pool;
 
 pub use executor::{CpuExecutor, CpuOptions};

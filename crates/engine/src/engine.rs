@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use cortiq_cmf::{CmfFile, Header, Mask};
 use cortiq_cpu::{CpuExecutor, CpuOptions, Isa};
-use cortiq_gpu::{AdapterChoice, Gpu, GpuExecutor, GpuOptions, Precision};
+use cortiq_gpu::{GpuError, GpuOptions, Precision};
+use cortiq_hybrid::{ArmOptions, GpuPlan, PlacementReport};
 use cortiq_model::{
     Batch, Executor, HostState, KernelTime, KvDtype, MappedWeights, Program, Span, StateLimits, Weights,
 };
@@ -27,8 +28,10 @@ pub enum ExecutorKind {
     /// Threads and vector kernels.
     #[default]
     Cpu,
-    /// The whole model on a GPU.
+    /// A GPU, for as much of the model as [`EngineOptions::gpu`] says and as fits; the CPU for the rest.
     Gpu,
+    /// [`ExecutorKind::Gpu`] where there is a GPU that can be used, else [`ExecutorKind::Cpu`].
+    Auto,
 }
 
 /// How a model is opened.
@@ -46,8 +49,8 @@ pub struct EngineOptions {
     pub task: Option<String>,
     /// How keys and values are kept; what the executor prefers when none: f32, or f16 on a GPU in its fast mode.
     pub kv: Option<KvDtype>,
-    /// Which adapter a gpu executor opens.
-    pub adapter: AdapterChoice,
+    /// Which GPU, and which part of the model it gets.
+    pub gpu: GpuPlan,
     /// How exact a gpu executor is.
     pub precision: Precision,
     /// Bytes of device memory that a gpu executor may use; what the device has when none.
@@ -55,12 +58,24 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// How keys and values will be kept.
-    pub fn kv(&self) -> KvDtype {
-        match self.executor {
-            ExecutorKind::Gpu if self.precision == Precision::Fast => self.kv.unwrap_or(KvDtype::F16),
-            _ => self.kv.unwrap_or_default(),
+    /// How an executor on a GPU will keep keys and values.
+    pub fn gpu_kv(&self) -> KvDtype {
+        let preferred = if self.precision == Precision::Fast { KvDtype::F16 } else { KvDtype::F32 };
+        self.kv.unwrap_or(preferred)
+    }
+
+    /// How an executor on the CPU will keep them.
+    pub fn cpu_kv(&self) -> KvDtype {
+        self.kv.unwrap_or_default()
+    }
+
+    /// The cpu executor's part.
+    fn cpu_options(&self) -> Result<CpuOptions, EngineError> {
+        let threads = self.threads.unwrap_or(CpuOptions::default().threads);
+        if threads == 0 || threads > 1024 {
+            return Err(EngineError::Threads(threads));
         }
+        Ok(CpuOptions { threads, isa: Isa::detect(), kv: self.cpu_kv() })
     }
 }
 
@@ -77,6 +92,62 @@ pub struct Engine {
     /// Whether speculation goes on where it is measured to be slower.
     pub(crate) always_speculate: bool,
     file: Option<Arc<CmfFile>>,
+    placement: Option<PlacementReport>,
+}
+
+/// One sequence of full length and a snapshot of it; blocks are allocated when they are needed.
+fn limits(program: &Program, context: usize, kv: KvDtype) -> StateLimits {
+    let max_bytes = HostState::bytes_of_sequence(&program.states, context, kv).saturating_mul(2);
+    StateLimits { max_positions: context, max_bytes }
+}
+
+/// What runs a model, and where its parts are if a GPU takes part.
+type Made = (Box<dyn Executor>, Option<PlacementReport>);
+
+/// The executor that `options` ask for.
+fn make_executor(
+    program: Program,
+    weights: Arc<dyn Weights>,
+    context: usize,
+    options: &EngineOptions,
+) -> Result<Made, EngineError> {
+    match options.executor {
+        ExecutorKind::Reference => {
+            let kv = options.cpu_kv();
+            let limits = limits(&program, context, kv);
+            Ok((Box::new(ReferenceExecutor::with_kv(program, weights, limits, kv)?), None))
+        }
+        ExecutorKind::Cpu => {
+            let cpu = options.cpu_options()?;
+            let limits = limits(&program, context, cpu.kv);
+            Ok((Box::new(CpuExecutor::new(program, weights, limits, cpu)?), None))
+        }
+        ExecutorKind::Gpu => {
+            let (cpu, kv) = (options.cpu_options()?, options.gpu_kv());
+            let gpu = GpuOptions {
+                kv,
+                budget: options.gpu_budget,
+                ..GpuOptions::new(limits(&program, context, kv)).with_precision(options.precision)
+            };
+            let cpu_limits = limits(&program, context, cpu.kv);
+            let arms = ArmOptions { cpu, cpu_limits, gpu };
+            let (supervisor, report) = cortiq_hybrid::open(program, weights, &options.gpu, arms)?;
+            Ok((Box::new(supervisor), Some(report)))
+        }
+        ExecutorKind::Auto => {
+            let on = |executor| EngineOptions { executor, ..options.clone() };
+            if options.kv == Some(KvDtype::Q8) {
+                // No GPU keeps it so.
+                return make_executor(program, weights, context, &on(ExecutorKind::Cpu));
+            }
+            match make_executor(program.clone(), Arc::clone(&weights), context, &on(ExecutorKind::Gpu)) {
+                Err(EngineError::Gpu(GpuError::NoAdapter(_) | GpuError::Open { .. })) => {
+                    make_executor(program, weights, context, &on(ExecutorKind::Cpu))
+                }
+                made => made,
+            }
+        }
+    }
 }
 
 impl Engine {
@@ -133,28 +204,7 @@ impl Engine {
             return Err(EngineError::Context { asked: context, limit });
         }
         let bytes_per_token = program.bytes_per_token(&*weights)?;
-        // One sequence of full length and a snapshot of it; blocks are allocated when they are needed.
-        let kv = options.kv();
-        let max_bytes = HostState::bytes_of_sequence(&program.states, context, kv).saturating_mul(2);
-        let limits = StateLimits { max_positions: context, max_bytes };
-        let executor: Box<dyn Executor> = match options.executor {
-            ExecutorKind::Reference => Box::new(ReferenceExecutor::with_kv(program, weights, limits, kv)?),
-            ExecutorKind::Gpu => {
-                let gpu = Arc::new(Gpu::open(&options.adapter)?);
-                let (precision, budget) = (options.precision, options.gpu_budget);
-                let options = GpuOptions { kv, budget, ..GpuOptions::new(limits).with_precision(precision) };
-                Box::new(GpuExecutor::new(gpu, program, weights, options)?)
-            }
-            ExecutorKind::Cpu => {
-                let defaults = CpuOptions::default();
-                let threads = options.threads.unwrap_or(defaults.threads);
-                if threads == 0 || threads > 1024 {
-                    return Err(EngineError::Threads(threads));
-                }
-                let options = CpuOptions { threads, isa: Isa::detect(), kv };
-                Box::new(CpuExecutor::new(program, weights, limits, options)?)
-            }
-        };
+        let (executor, placement) = make_executor(program, weights, context, options)?;
         Ok(Self {
             executor,
             tokenizer: None,
@@ -165,6 +215,7 @@ impl Engine {
             bytes_per_token,
             always_speculate: false,
             file: None,
+            placement,
         })
     }
 
@@ -194,6 +245,11 @@ impl Engine {
     /// Name of the executor.
     pub fn executor_name(&self) -> &'static str {
         self.executor.name()
+    }
+
+    /// Where the model's parts are and why; none where no GPU was to take part.
+    pub fn placement(&self) -> Option<&PlacementReport> {
+        self.placement.as_ref()
     }
 
     /// The container, unless the weights are not in a file.

@@ -1,5 +1,6 @@
 //! The one error type of this crate.
 
+use cortiq_hybrid::HybridError;
 use thiserror::Error;
 
 /// Everything that can go wrong in the engine, with the name of what was wrong.
@@ -9,6 +10,9 @@ pub enum EngineError {
     /// The GPU cannot be used.
     #[error(transparent)]
     Gpu(#[from] cortiq_gpu::GpuError),
+    /// The model cannot be placed as asked.
+    #[error(transparent)]
+    Placement(HybridError),
     /// The container was refused.
     #[error(transparent)]
     Container(#[from] cortiq_cmf::CmfError),
@@ -156,4 +160,14 @@ fn listed(names: &[String]) -> String {
         return "none".to_owned();
     }
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+impl From<HybridError> for EngineError {
+    fn from(error: HybridError) -> Self {
+        match error {
+            HybridError::Gpu(error) => Self::Gpu(error),
+            HybridError::Model(error) => Self::Model(error),
+            other => Self::Placement(other),
+        }
+    }
 }

@@ -69,6 +69,7 @@ impl From<GpuError> for ModelError {
     fn from(error: GpuError) -> Self {
         match error {
             GpuError::Model(error) => error,
+            lost @ (GpuError::Lost(_) | GpuError::Timeout(_)) => ModelError::DeviceLost(lost.to_string()),
             other => ModelError::Executor(other.to_string()),
         }
     }

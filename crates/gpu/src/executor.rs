@@ -1,6 +1,9 @@
 //! [`GpuExecutor`]: a step is one small upload, a few submissions and one read-back.
 
+mod part;
+
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use cortiq_model::{
@@ -32,8 +35,17 @@ const SUBMITTED_TOGETHER: usize = 64;
 const FIRST_ROWS: usize = 16;
 
 /// Which operations a plan runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Stage {
+    /// These of the program's.
+    Trunk(Range<usize>),
+    /// The prediction head's.
+    Draft,
+}
+
+/// Whose logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum HeadOf {
     Trunk,
     Draft,
 }
@@ -42,7 +54,8 @@ enum Stage {
 #[derive(Default)]
 struct Plans {
     bodies: HashMap<(Stage, Class), Vec<Dispatch>>,
-    heads: HashMap<(Stage, Class), Vec<Dispatch>>,
+    /// By the operation that they run, which is the same whatever comes before.
+    heads: HashMap<(HeadOf, Class), Vec<Dispatch>>,
 }
 
 /// Buffers whose sizes follow the batches.
@@ -52,6 +65,8 @@ struct Buffers {
     step_layout: StepLayout,
     head: Head,
     logits: wgpu::Buffer,
+    /// Rows that go to another executor; grows when they need more.
+    crossing: Option<wgpu::Buffer>,
 }
 
 /// Hidden states on the device that a draft can continue.
@@ -76,6 +91,8 @@ pub struct GpuExecutor {
     trunk: HiddenRows,
     drafted: HiddenRows,
     logits: Vec<f32>,
+    /// Rows from the device, padding included.
+    crossed: Vec<f32>,
     profiler: Option<Profiler>,
 }
 
@@ -88,6 +105,22 @@ impl GpuExecutor {
         weights: Arc<dyn Weights>,
         options: GpuOptions,
     ) -> Result<Self, GpuError> {
+        let whole = 0..program.ops.len();
+        Self::of_parts(gpu, program, weights, options, &[whole])
+    }
+
+    /// An executor that will only be asked for `parts` of the program's operations, and for the draft if the program
+    /// has one. Only their weights are uploaded.
+    pub fn of_parts(
+        gpu: Arc<Gpu>,
+        program: Program,
+        weights: Arc<dyn Weights>,
+        options: GpuOptions,
+        parts: &[Range<usize>],
+    ) -> Result<Self, GpuError> {
+        if parts.iter().any(|part| part.start > part.end || part.end > program.ops.len()) {
+            return Err(GpuError::Unsupported("operations that the program does not have".to_owned()));
+        }
         if !(1..=MAX_ROWS).contains(&options.max_rows) {
             return Err(GpuError::Unsupported(format!("{} rows in a submission", options.max_rows)));
         }
@@ -95,7 +128,7 @@ impl GpuExecutor {
             return Err(GpuError::Unsupported(format!("a cache of {} (f32 and f16 are possible)", options.kv.name())));
         }
         let budget = Budget::of(options.budget, gpu.memory(), gpu.caps());
-        budget.check(Need::of(&program, &*weights, &options)?)?;
+        budget.check(Need::of(&program, &*weights, &options, parts)?)?;
         let state = DeviceState::new(&gpu, &program.states, options.limits, options.kv)?;
         let step_layout = StepLayout::new(&program, &state, FIRST_ROWS);
         let buffers = Buffers {
@@ -104,6 +137,7 @@ impl GpuExecutor {
             step_layout,
             head: Head::new(&gpu, program.hidden_size, program.vocab_size, HEAD_ROWS)?,
             logits: gpu.readback((HEAD_ROWS * program.vocab_size * 4) as u64)?,
+            crossing: None,
         };
         let mut executor = Self {
             gpu,
@@ -119,9 +153,15 @@ impl GpuExecutor {
             trunk: HiddenRows::default(),
             drafted: HiddenRows::default(),
             logits: Vec::new(),
+            crossed: Vec::new(),
             profiler: None,
         };
-        executor.plan(Stage::Trunk, Class::One, Class::One)?;
+        for part in parts {
+            executor.plan(&Stage::Trunk(part.clone()), Class::One)?;
+            if executor.has_head(&Stage::Trunk(part.clone())) {
+                executor.plan_head(HeadOf::Trunk, Class::One)?;
+            }
+        }
         executor.gpu.wait()?;
         Ok(executor)
     }
@@ -140,36 +180,58 @@ impl GpuExecutor {
 
     /// Dispatches that decoding one token takes, head included.
     pub fn dispatches_per_token(&self) -> usize {
-        let key = (Stage::Trunk, Class::One);
-        let count = |plans: &HashMap<_, Vec<Dispatch>>| plans.get(&key).map_or(0, Vec::len);
-        count(&self.plans.bodies) + count(&self.plans.heads)
+        let bodies = self.plans.bodies.iter().filter(|(key, _)| key.0 != Stage::Draft && key.1 == Class::One);
+        let head = self.plans.heads.get(&(HeadOf::Trunk, Class::One)).map_or(0, Vec::len);
+        bodies.map(|(_, dispatches)| dispatches.len()).sum::<usize>() + head
     }
 
-    fn ops(&self, stage: Stage) -> Result<&[Op], ModelError> {
+    /// The list that a stage is of, and its place there.
+    fn ops(&self, stage: &Stage) -> Result<(&[Op], Range<usize>), ModelError> {
         match stage {
-            Stage::Trunk => Ok(&self.program.ops),
-            Stage::Draft => Ok(&self.program.draft.as_ref().ok_or(ModelError::NoPredictionHead)?.ops),
+            Stage::Trunk(part) => Ok((&self.program.ops, part.clone())),
+            Stage::Draft => {
+                let ops = &self.program.draft.as_ref().ok_or(ModelError::NoPredictionHead)?.ops;
+                Ok((ops, 0..ops.len()))
+            }
         }
     }
 
-    /// Records what a step of these classes needs and is not there yet.
-    fn plan(&mut self, stage: Stage, body: Class, head: Class) -> Result<(), GpuError> {
-        if !self.plans.bodies.contains_key(&(stage, body)) {
-            let ops = self.ops(stage)?.to_vec();
-            let recorded = Recorder::new(self.parts(), body).record(&ops)?;
-            self.plans.bodies.insert((stage, body), recorded);
+    /// Whether a stage ends with logits.
+    fn has_head(&self, stage: &Stage) -> bool {
+        match stage {
+            Stage::Trunk(part) => self.program.ops[part.clone()].iter().any(|op| matches!(op, Op::Head(_))),
+            Stage::Draft => true,
         }
-        if !self.plans.heads.contains_key(&(stage, head)) {
-            let op = self.head_op(stage)?;
-            let buffers = Head { input: self.buffers.head.input.clone(), logits: self.buffers.head.logits.clone() };
-            let recorded = ops::head(Recorder::new(self.parts(), head), &op, &buffers, HEAD_ROWS)?;
-            self.plans.heads.insert((stage, head), recorded);
+    }
+
+    /// Records what a stage needs for batches of this class and is not there yet.
+    fn plan(&mut self, stage: &Stage, class: Class) -> Result<(), GpuError> {
+        if !self.plans.bodies.contains_key(&(stage.clone(), class)) {
+            let (ops, part) = self.ops(stage)?;
+            let ops = ops.to_vec();
+            let recorded = Recorder::new(self.parts(), class).record(&ops, part)?;
+            self.plans.bodies.insert((stage.clone(), class), recorded);
         }
         Ok(())
     }
 
-    fn head_op(&self, stage: Stage) -> Result<HeadOp, ModelError> {
-        let found = self.ops(stage)?.iter().find_map(|op| match op {
+    /// Records a head for so many rows of logits, if it is not there yet.
+    fn plan_head(&mut self, of: HeadOf, class: Class) -> Result<(), GpuError> {
+        if !self.plans.heads.contains_key(&(of, class)) {
+            let op = self.head_op(of)?;
+            let buffers = Head { input: self.buffers.head.input.clone(), logits: self.buffers.head.logits.clone() };
+            let recorded = ops::head(Recorder::new(self.parts(), class), &op, &buffers, HEAD_ROWS)?;
+            self.plans.heads.insert((of, class), recorded);
+        }
+        Ok(())
+    }
+
+    fn head_op(&self, of: HeadOf) -> Result<HeadOp, ModelError> {
+        let ops = match of {
+            HeadOf::Trunk => &self.program.ops,
+            HeadOf::Draft => &self.program.draft.as_ref().ok_or(ModelError::NoPredictionHead)?.ops,
+        };
+        let found = ops.iter().find_map(|op| match op {
             Op::Head(head) => Some(*head),
             _ => None,
         });
@@ -218,8 +280,15 @@ impl GpuExecutor {
         Ok(())
     }
 
-    /// Runs a batch of at most `max_rows` rows whose state is there, and appends its logits.
-    fn run(&mut self, stage: Stage, batch: &Batch<'_>, source: Option<HiddenSource<'_>>) -> Result<(), GpuError> {
+    /// Runs a stage for a batch whose state is there, and appends its logits if the stage has a head; else copies
+    /// `outputs` to where the host can read them.
+    fn run(
+        &mut self,
+        stage: &Stage,
+        batch: &Batch<'_>,
+        source: Option<HiddenSource<'_>>,
+        outputs: &[Slot],
+    ) -> Result<(), GpuError> {
         self.fit_rows(batch.tokens.len())?;
         if self.state.fit(&self.gpu)? {
             self.forget_plans();
@@ -228,13 +297,13 @@ impl GpuExecutor {
         let first = Batch { logit_rows: chunks.first().copied().unwrap_or_default(), ..*batch };
         let size = self.upload(&first)?;
         let body = Class::of(batch.tokens.len());
-        self.plan(stage, body, Class::of(first.logit_rows.len()))?;
+        self.plan(stage, body)?;
         let mut encoder = self.gpu.encoder("step");
         self.state.encode_pending(&mut encoder);
         if let Some(source) = source {
             source.copy_to(&mut encoder, &self.buffers.slots);
         }
-        let mut dispatches = self.plans.bodies[&(stage, body)].as_slice();
+        let mut dispatches = self.plans.bodies[&(stage.clone(), body)].as_slice();
         while let Some((part, rest)) = dispatches.split_at_checked(SUBMITTED_TOGETHER) {
             encode(&mut encoder, part, &size, self.profiler.as_mut());
             submit(&self.gpu, self.profiler.as_mut(), encoder)?;
@@ -243,18 +312,21 @@ impl GpuExecutor {
             dispatches = rest;
         }
         encode(&mut encoder, dispatches, &size, self.profiler.as_mut());
-        self.head(stage, encoder, &size)?;
+        if !self.has_head(stage) {
+            return self.hand_over(encoder, outputs, batch.tokens.len());
+        }
+        let of = if *stage == Stage::Draft { HeadOf::Draft } else { HeadOf::Trunk };
+        self.head(of, encoder, &size)?;
         for chunk in chunks.iter().skip(1) {
             let size = self.upload(&Batch { logit_rows: chunk, ..*batch })?;
-            self.plan(stage, body, Class::of(chunk.len()))?;
             let encoder = self.gpu.encoder("logits");
-            self.head(stage, encoder, &size)?;
+            self.head(of, encoder, &size)?;
         }
         Ok(())
     }
 
     /// Encodes the head for the rows of the last upload, submits and reads the logits back.
-    fn head(&mut self, stage: Stage, mut encoder: wgpu::CommandEncoder, size: &StepSize) -> Result<(), GpuError> {
+    fn head(&mut self, of: HeadOf, mut encoder: wgpu::CommandEncoder, size: &StepSize) -> Result<(), GpuError> {
         let rows = size.logit_rows as usize;
         if rows == 0 {
             submit(&self.gpu, self.profiler.as_mut(), encoder)?;
@@ -262,7 +334,8 @@ impl GpuExecutor {
             // Nothing is waited for here, so that only this tells of a device that is gone.
             return self.gpu.poll();
         }
-        encode(&mut encoder, &self.plans.heads[&(stage, Class::of(rows))], size, self.profiler.as_mut());
+        self.plan_head(of, Class::of(rows))?;
+        encode(&mut encoder, &self.plans.heads[&(of, Class::of(rows))], size, self.profiler.as_mut());
         let words = rows * self.program.vocab_size;
         let bytes = (words * 4) as u64;
         encoder.copy_buffer_to_buffer(&self.buffers.head.logits.buffer, 0, &self.buffers.logits, 0, bytes);
@@ -289,20 +362,20 @@ impl GpuExecutor {
             let piece = Piece::cut(batch, at, self.options.max_rows);
             let tokens = &batch.tokens[at..at + piece.rows];
             let part = Batch { tokens, spans: &piece.spans, logit_rows: &piece.logit_rows };
-            self.run(Stage::Trunk, &part, None)?;
+            self.run(&Stage::Trunk(0..self.program.ops.len()), &part, None, &[])?;
             if keep {
-                self.keep_rows(self.program.final_hidden, Stage::Trunk, at, piece.rows)?;
+                self.keep_rows(self.program.final_hidden, HeadOf::Trunk, at, piece.rows)?;
             }
             at += piece.rows;
         }
         Ok(())
     }
 
-    /// Copies rows of a slot to the hidden states of a stage, from row `at` on.
-    fn keep_rows(&mut self, slot: Slot, stage: Stage, at: usize, rows: usize) -> Result<(), GpuError> {
-        let kept = match stage {
-            Stage::Trunk => &self.trunk,
-            Stage::Draft => &self.drafted,
+    /// Copies rows of a slot to the hidden states that a head left, from row `at` on.
+    fn keep_rows(&mut self, slot: Slot, of: HeadOf, at: usize, rows: usize) -> Result<(), GpuError> {
+        let kept = match of {
+            HeadOf::Trunk => &self.trunk,
+            HeadOf::Draft => &self.drafted,
         };
         let Some(buffer) = &kept.buffer else { return Ok(()) };
         let row_bytes = (self.buffers.slots.stride(slot) * 4) as u64;
@@ -332,9 +405,9 @@ impl GpuExecutor {
         let batch = Batch { tokens: input.next, spans: &spans, logit_rows: input.logit_rows };
         // The last draft's states may be the source: they are copied into the slot before they are replaced.
         let source = HiddenSource { buffer: &from, rows: input.rows, slot: hidden };
-        self.run(Stage::Draft, &batch, Some(source))?;
+        self.run(&Stage::Draft, &batch, Some(source), &[])?;
         self.drafted.prepare(&self.gpu, rows.into_iter(), stride)?;
-        self.keep_rows(output, Stage::Draft, 0, input.rows.len())
+        self.keep_rows(output, HeadOf::Draft, 0, input.rows.len())
     }
 }
 
@@ -430,6 +503,10 @@ impl Executor for GpuExecutor {
 
     fn states(&mut self) -> &mut dyn SequenceState {
         &mut self.state
+    }
+
+    fn state(&self) -> &dyn SequenceState {
+        &self.state
     }
 
     fn step(&mut self, batch: &Batch<'_>) -> Result<&[f32], ModelError> {

@@ -3,6 +3,7 @@
 mod usage;
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use cortiq_model::{LinearPart, MatrixId, Op, Program, Slot, VectorId, Weights};
@@ -16,6 +17,7 @@ use crate::state::DeviceState;
 use crate::step::StepLayout;
 use crate::weights::{DeviceMatrix, Layout};
 use crate::{Gpu, GpuError, Precision};
+use usage::Ahead;
 
 /// Batch sizes that get kernels of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -163,14 +165,15 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Records `ops`; heads are left to [`ops::head`].
-    pub(crate) fn record(mut self, ops: &[Op]) -> Result<Vec<Dispatch>, GpuError> {
-        let mut at = 0;
-        while at < ops.len() {
+    /// Records the operations `part` of `ops`; heads are left to [`ops::head`].
+    pub(crate) fn record(mut self, ops: &[Op], part: Range<usize>) -> Result<Vec<Dispatch>, GpuError> {
+        let mut at = part.start;
+        while at < part.end {
             let op = &ops[at];
-            let into = ops.get(at + 1..).and_then(|rest| usage::residual_after(op, rest));
-            self.op(op, &ops[at + 1..], into)?;
-            usage::writes(op).into_iter().filter(|slot| !usage::is_norm_of(op, *slot)).for_each(|slot| {
+            let ahead = Ahead::of(ops, at, part.end);
+            let into = usage::residual_after(op, ahead);
+            self.op(op, ahead, into)?;
+            op.writes().into_iter().filter(|slot| !usage::is_norm_of(op, *slot)).for_each(|slot| {
                 self.fresh.remove(&slot);
             });
             if let Some(into) = into {
@@ -182,16 +185,16 @@ impl<'a> Recorder<'a> {
     }
 
     /// Records one operation. `into` is the slot that the following residual adds to, if its product may do that.
-    fn op(&mut self, op: &Op, rest: &[Op], into: Option<Slot>) -> Result<(), GpuError> {
+    fn op(&mut self, op: &Op, ahead: Ahead<'_>, into: Option<Slot>) -> Result<(), GpuError> {
         match op {
             Op::Embed { table, scale, out } => ops::embed(self, *table, *scale, *out),
             Op::Norm { input, weight, eps, out } => {
                 self.fresh.remove(out);
-                if self.can_defer(rest, *out) {
+                if self.can_defer(ahead, *out) {
                     self.deferred = Some(FusedInput { x: self.activation(*input), norm: Some((*weight, *eps)) });
                     return Ok(());
                 }
-                let packs = usage::reads_as_input(rest, *out, |parts| self.wants_int8(parts));
+                let packs = usage::reads_as_input(ahead.rest, *out, |parts| self.wants_int8(parts));
                 let copy = if packs { Some(self.packed_by_kernel(*out)?) } else { None };
                 ops::norm(self, *input, *weight, *eps, *out, copy.as_ref())
             }
@@ -201,7 +204,7 @@ impl<'a> Recorder<'a> {
                 None => ops::linear(self, *input, parts, into),
             },
             Op::QkNormRopeStore(op) => {
-                self.short = match rest.first() {
+                self.short = match ahead.next {
                     Some(Op::Attention(attention)) if ops::takes_short(self, op, attention) => {
                         ops::short_attention(self, op, attention)?;
                         true
@@ -248,15 +251,15 @@ impl<'a> Recorder<'a> {
     }
 
     /// Whether the norm that wrote `out` may be left to the next operation: nobody else reads its result.
-    fn can_defer(&self, rest: &[Op], out: Slot) -> bool {
-        let takes = match rest.first() {
+    fn can_defer(&self, ahead: Ahead<'_>, out: Slot) -> bool {
+        let takes = match ahead.next {
             Some(Op::Linear { input, parts }) if *input == out => {
                 ops::takes_linear(self, &weights_of(parts)) || ops::takes_mixed(self, parts)
             }
             Some(Op::GatedFfn(op)) if op.input == out => ops::takes_gated(self, op),
             _ => false,
         };
-        takes && !usage::is_read(&rest[1..], out)
+        takes && !ahead.is_read_later(out)
     }
 
     /// The input of a product that packs it for itself: after a deferred norm, or when no int8 copy is there.

@@ -1,8 +1,10 @@
 //! How much device memory a model takes, and how much it may take: decided before anything is uploaded.
 
+use std::collections::HashSet;
 use std::fmt::{self, Display};
+use std::ops::Range;
 
-use cortiq_model::{Op, Program, Weights};
+use cortiq_model::{MatrixId, Op, Program, Weights};
 
 use crate::options::GpuOptions;
 use crate::slots::padded;
@@ -93,14 +95,23 @@ impl Need {
         self.weights.saturating_add(self.state).saturating_add(self.scratch)
     }
 
-    /// What `program` takes with `options`.
+    /// What `parts` of `program`'s operations take with `options`, and its draft if it has one.
     ///
     /// # Errors
     /// When a weight cannot be read.
-    pub fn of(program: &Program, weights: &dyn Weights, options: &GpuOptions) -> Result<Self, GpuError> {
+    pub fn of(
+        program: &Program,
+        weights: &dyn Weights,
+        options: &GpuOptions,
+        parts: &[Range<usize>],
+    ) -> Result<Self, GpuError> {
+        let drafts = program.draft.as_ref().map_or(&[][..], |draft| &draft.ops);
+        let trunk = parts.iter().flat_map(|part| &program.ops[part.clone()]);
+        let used: HashSet<MatrixId> = trunk.chain(drafts).flat_map(Op::matrices).collect();
+        // Vectors are small beside the matrices: all of them are counted.
         let mut bytes: u64 = program.vectors.iter().map(|vector| (padded(vector.len()) * 4) as u64).sum();
-        for id in 0..program.matrices.len() {
-            let view = crate::plan::view(program, weights, cortiq_model::MatrixId(id))?;
+        for id in used {
+            let view = crate::plan::view(program, weights, id)?;
             bytes = bytes.saturating_add(device_bytes(&view));
         }
         let positions = options.limits.max_positions;

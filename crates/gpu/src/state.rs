@@ -90,6 +90,7 @@ impl Pending {
 enum Home {
     Kv { group: usize, keys: wgpu::Buffer, values: wgpu::Buffer, key_bytes: u64, value_bytes: u64 },
     Recurrent { buffer: wgpu::Buffer, slot_bytes: u64 },
+    Elsewhere,
 }
 
 /// The store.
@@ -155,11 +156,13 @@ impl DeviceState {
                     let buffer = gpu.buffer("recurrent", 16)?;
                     homes.push(Home::Recurrent { buffer, slot_bytes: slot_bytes(floats) as u64 });
                 }
+                StateDecl::Elsewhere => homes.push(Home::Elsewhere),
             }
         }
         let largest = homes.iter().map(|home| match home {
             Home::Kv { key_bytes, value_bytes, .. } => *key_bytes.max(value_bytes),
             Home::Recurrent { slot_bytes, .. } => *slot_bytes,
+            Home::Elsewhere => 0,
         });
         let scratch = gpu.buffer("state copy", largest.max().unwrap_or(0))?;
         Ok(Self {
@@ -381,6 +384,7 @@ impl DeviceState {
         let largest = layers.iter().map(|decl| match decl {
             StateDecl::Kv(layer) => layer_bytes(layer, kv).0.max(layer_bytes(layer, kv).1),
             StateDecl::Recurrent { floats } => slot_bytes(*floats),
+            StateDecl::Elsewhere => 0,
         });
         let scratch = largest.max().unwrap_or(0);
         let each = layers.iter().map(|decl| match decl {
@@ -389,6 +393,7 @@ impl DeviceState {
                 (keys + values).saturating_mul(positions.div_ceil(BLOCK))
             }
             StateDecl::Recurrent { floats } => slot_bytes(*floats) * FEWEST_SLOTS,
+            StateDecl::Elsewhere => 0,
         });
         each.fold(scratch, usize::saturating_add) as u64
     }
@@ -463,6 +468,7 @@ impl DeviceState {
             let (from, to) = match home {
                 Home::Kv { group, .. } => (self.block_capacity[*group], blocks[*group]),
                 Home::Recurrent { .. } => (old, slots),
+                Home::Elsewhere => (0, 0),
             };
             grown.push(home.grow(gpu, &mut encoder, from as u64, to as u64)?);
         }
@@ -543,6 +549,7 @@ impl Home {
                 key_bytes: *key_bytes,
                 value_bytes: *value_bytes,
             },
+            Self::Elsewhere => Self::Elsewhere,
             Self::Recurrent { buffer, slot_bytes } => {
                 Self::Recurrent { buffer: larger(buffer, *slot_bytes)?, slot_bytes: *slot_bytes }
             }

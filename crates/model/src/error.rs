@@ -75,6 +75,9 @@ pub enum ModelError {
         /// Positions allowed.
         limit: usize,
     },
+    /// A device is gone, and with it the state of its sequences; the next step may find another.
+    #[error("{0}")]
+    DeviceLost(String),
     /// The memory set aside for sequence state is used up.
     #[error("no room for {wanted} more bytes of sequence state: {used} of {limit} are in use")]
     StateFull {

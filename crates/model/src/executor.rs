@@ -74,6 +74,9 @@ pub trait Executor: Send {
     /// State of all sequences, in this executor's memory. The engine opens, forks and closes sequences here.
     fn states(&mut self) -> &mut dyn SequenceState;
 
+    /// The state of [`Executor::states`], to look at.
+    fn state(&self) -> &dyn SequenceState;
+
     /// Computes one step and appends its tokens to their sequences.
     ///
     /// Returns the logits of `batch.logit_rows`, row-major `[logit_rows.len(), vocab_size]`; the slice lives

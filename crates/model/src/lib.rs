@@ -10,6 +10,7 @@ mod batch;
 mod error;
 mod executor;
 mod lower;
+mod part;
 mod program;
 mod rope;
 mod shapes;
@@ -20,10 +21,11 @@ mod weights;
 pub use batch::{Batch, Row, Span};
 pub use error::ModelError;
 pub use executor::{DraftInput, DraftSource, Executor, KernelTime};
+pub use part::{Part, PartExecutor};
 pub use program::{
     Activation, AttentionOp, Draft, Expert, GatedDeltaOp, GatedFfnOp, HeadOp, LinearPart, MatrixDecl, MatrixId,
     MlaAttentionOp, MlaStoreOp, MoeOp, Op, Program, QkNorm, QkNormRopeStoreOp, RopeId, SharedExpert, ShortConvOp, Slot,
-    SlotDecl, StateId, VectorId,
+    SlotDecl, StateId, VectorId, is_read,
 };
 pub use rope::{LongTable, Pairing, RopeTable};
 pub use shapes::{DeltaShape, ExpertsShape, NAMED_SHAPES, NamedShape, named_shape, tensors_of};

@@ -154,6 +154,10 @@ impl Executor for ReferenceExecutor {
         &mut self.state
     }
 
+    fn state(&self) -> &dyn SequenceState {
+        &self.state
+    }
+
     fn step(&mut self, batch: &Batch<'_>) -> Result<&[f32], ModelError> {
         self.step_observed(batch, &mut |_, _| {})
     }

@@ -142,7 +142,7 @@ pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
     if shape.is_none() && args.quant.is_some() {
         bail!(Usage("--quant says how --shape is stored; a file is measured as it is".to_owned()));
     }
-    if args.profile && args.executor.kind(config) != ExecutorKind::Gpu {
+    if args.profile && !args.executor.may_use_gpu(config) {
         bail!(Usage("--profile needs --executor gpu: no other executor times its kernels".to_owned()));
     }
     if shape.is_some() && (args.file.owned || args.file.skill.is_some() || args.file.task.is_some()) {
@@ -150,7 +150,9 @@ pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
     }
     let threads = match args.executor.kind(config) {
         ExecutorKind::Reference | ExecutorKind::Gpu => 1,
-        ExecutorKind::Cpu => args.executor.threads(config).unwrap_or_else(|| CpuOptions::default().threads),
+        ExecutorKind::Cpu | ExecutorKind::Auto => {
+            args.executor.threads(config).unwrap_or_else(|| CpuOptions::default().threads)
+        }
     };
     let file = args.model.as_ref().map(|path| open_file(path, args.file.owned).map(|file| (path, file))).transpose()?;
     let bandwidth = bandwidth(args, threads, config)?;
@@ -179,7 +181,7 @@ pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
 
 /// Bytes per second that the memory of the executor gives.
 fn bandwidth(args: &Args, threads: usize, config: &Config) -> anyhow::Result<f64> {
-    if args.executor.kind(config) == ExecutorKind::Gpu {
+    if args.executor.may_use_gpu(config) {
         let gpu = cortiq_gpu::Gpu::open(&args.executor.gpu.adapter(config));
         let measured = gpu.and_then(|gpu| cortiq_gpu::read_bandwidth(&gpu));
         return measured.map_err(|error| gpu_error(error, &args.executor, config));

@@ -1,14 +1,15 @@
 //! `cortiq doctor`: the configuration in force, what the machine has, and what would be used and why.
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 use cortiq_cpu::{BANDWIDTH_BYTES, CpuOptions, Isa, read_bandwidth};
-use cortiq_engine::ExecutorKind;
 use cortiq_gpu::{Adapter, AdapterChoice, Budget, Caps, Precision, kernel_variants, submit_latency};
+use cortiq_hybrid::Timing;
 use serde::Serialize;
 
 use crate::config::{Config, Origin, Setting};
-use crate::model_options::{ExecutorName, ExecutorOptions};
+use crate::model_options::{ExecutorName, ExecutorOptions, FileOptions, context_of, open_engine, open_file, placed};
 use crate::output::{human_bytes, print_json, print_text, table};
 use crate::synthetic::check_memory;
 
@@ -19,9 +20,12 @@ const BANDWIDTH_PASSES: usize = 3;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     cortiq doctor                       the configuration, the CPU, every GPU, and what is used\n  \
+    cortiq doctor model.cmf             also where this model's parts would run, and the times that say so\n  \
     cortiq doctor --software-gpu --json\n\n\
     Flags of the other commands show what they would change. Software GPUs are measured with --software-gpu only.")]
 pub struct Args {
+    /// Say where this model would run
+    model: Option<PathBuf>,
     /// Measure nothing
     #[arg(long)]
     quick: bool,
@@ -41,6 +45,28 @@ struct Report {
     /// Which GPU the gpu executor opens, or why none.
     gpu: String,
     executor: Verdict,
+    /// Where the model's parts run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<Placed>,
+}
+
+#[derive(Serialize)]
+struct Placed {
+    executor: &'static str,
+    placement: String,
+    /// Seconds from a submission to its result, where it was measured.
+    latency_us: Option<f64>,
+    timings: Vec<Timed>,
+}
+
+/// One kind of work on both sides.
+#[derive(Serialize)]
+struct Timed {
+    work: &'static str,
+    layer: Option<usize>,
+    rows: usize,
+    cpu_us: f64,
+    gpu_us: f64,
 }
 
 #[derive(Serialize)]
@@ -123,7 +149,8 @@ pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
             Ok(adapter) => adapter.caps().adapter.name.clone(),
             Err(error) => format!("none ({error})"),
         },
-        executor: verdict(&config),
+        executor: verdict(&args.executor, &config),
+        model: args.model.as_deref().map(|path| place(path, args, &config)).transpose()?,
     };
     if args.json { print_json(&report) } else { print_text(&described(&report)) }
 }
@@ -135,6 +162,7 @@ fn with_flags(config: &Config, flags: &ExecutorOptions) -> Config {
     config.kv = config.kv.or_flag("--kv", flags.kv.map(Into::into));
     config.gpu.backend = flags.gpu.backend(&config);
     config.gpu.vram_mib = config.gpu.vram_mib.or_flag("--vram", flags.gpu.vram);
+    config.gpu.layers = flags.gpu.layers(&config);
     config
 }
 
@@ -241,17 +269,38 @@ fn measure(adapter: &Adapter) -> Result<(f64, f64), cortiq_gpu::GpuError> {
     Ok((cortiq_gpu::read_bandwidth(&gpu)?, submit_latency(&gpu)?))
 }
 
-fn verdict(config: &Config) -> Verdict {
-    let chosen = ExecutorName::Auto.choose(config);
-    let reason = match (config.gpu.enabled.value, chosen.value) {
+/// Opens a model as `run` would, and says where its parts are.
+fn place(path: &Path, args: &Args, config: &Config) -> anyhow::Result<Placed> {
+    let file = open_file(path, false)?;
+    let context = context_of(&file, None, config);
+    let options = FileOptions { owned: false, skill: None, task: None };
+    let engine = open_engine(path, file, &args.executor, &options, &context, config)?;
+    let placement = engine.placement();
+    let probe = placement.and_then(|placement| placement.probe.as_ref());
+    let timed = |timing: &Timing| {
+        let Timing { name, layer, rows, cpu, gpu } = *timing;
+        Timed { work: name, layer, rows, cpu_us: cpu * 1e6, gpu_us: gpu * 1e6 }
+    };
+    Ok(Placed {
+        executor: engine.executor_name(),
+        placement: placement.map_or_else(|| "everything on the CPU".to_owned(), placed),
+        latency_us: probe.map(|probe| probe.latency * 1e6),
+        timings: probe.map_or_else(Vec::new, |probe| probe.timings.iter().map(timed).collect()),
+    })
+}
+
+/// What `--executor auto` does with any model.
+fn verdict(flags: &ExecutorOptions, config: &Config) -> Verdict {
+    let auto = ExecutorOptions { executor: ExecutorName::Auto, ..flags.clone() };
+    let uses_gpu = auto.may_use_gpu(config);
+    let reason = match (config.gpu.enabled.value, uses_gpu) {
         (Some(true), _) => "CMF_GPU asks for it",
         (Some(false), _) => "CMF_GPU says never to use a GPU",
-        (None, _) => {
-            "whether a GPU would be faster is not measured yet, so it must be asked for: CMF_GPU=1 or --executor gpu"
-        }
+        (None, true) if config.gpu.probe.value => "for what it measures to be faster at (`cortiq doctor MODEL`)",
+        (None, true) => "CMF_GPU_PROBE says to trust it",
+        (None, false) => "there is no GPU that may be used",
     };
-    let auto = if chosen.value == ExecutorKind::Gpu { "gpu" } else { "cpu" };
-    Verdict { auto, reason: reason.to_owned() }
+    Verdict { auto: if uses_gpu { "gpu" } else { "cpu" }, reason: reason.to_owned() }
 }
 
 /// The report for people. Writing to a string cannot fail.
@@ -275,7 +324,23 @@ fn described(report: &Report) -> String {
         let _ = writeln!(text, "\nThe gpu executor opens: {}", report.gpu);
     }
     let _ = writeln!(text, "--executor auto is {}: {}", report.executor.auto, report.executor.reason);
+    report.model.iter().for_each(|model| describe_model(&mut text, model));
     text
+}
+
+fn describe_model(text: &mut String, model: &Placed) {
+    let _ = writeln!(text, "\nModel\n  executor   {}\n  placement  {}", model.executor, model.placement);
+    let Some(latency) = model.latency_us else { return };
+    let _ = writeln!(text, "  submission {latency:.0} us there and back; us of work without it:");
+    let heading = ["    work", "layer", "rows", "CPU", "GPU"].map(str::to_owned).to_vec();
+    let row = |timed: &Timed| {
+        let layer = timed.layer.map_or_else(String::new, |layer| layer.to_string());
+        let times = [timed.cpu_us, timed.gpu_us].map(|time| format!("{time:.0}"));
+        let [cpu, gpu] = times;
+        vec![format!("    {}", timed.work), layer, timed.rows.to_string(), cpu, gpu]
+    };
+    let rows: Vec<_> = std::iter::once(heading).chain(model.timings.iter().map(row)).collect();
+    text.push_str(&table(&rows, &[1, 2, 3, 4]));
 }
 
 fn describe_gpu(text: &mut String, gpu: &Gpu) {
@@ -335,6 +400,7 @@ mod tests {
             gpus: Vec::new(),
             gpu: format!("none ({})", choice.pick(&[]).err().unwrap()),
             executor: Verdict { auto: "cpu", reason: "because".to_owned() },
+            model: None,
         };
         let text = described(&report);
         assert!(text.contains("GPU none (no GPU adapter") && text.contains("auto is cpu: because"), "{text}");

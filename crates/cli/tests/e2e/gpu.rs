@@ -140,7 +140,7 @@ fn doctor_shows_what_is_used_and_why() {
     assert_eq!(keys(&report), ["configuration", "cpu", "executor", "gpu", "gpus", "version"]);
     assert!(!report.to_string().contains("hf_secret"));
     assert_eq!(report["executor"]["auto"], "cpu");
-    assert!(report["executor"]["reason"].as_str().unwrap().contains("CMF_GPU=1"));
+    assert!(report["executor"]["reason"].as_str().unwrap().contains("no GPU that may be used"));
     assert!(report["gpu"].as_str().unwrap().contains("must be asked for"));
     let gpu = &report["gpus"][0];
     assert_eq!((gpu["kind"].as_str(), gpu["interface"].as_str()), (Some("software"), Some("vulkan")));
@@ -183,4 +183,56 @@ fn doctor_without_a_gpu() {
     for word in ["Configuration", "CPU", "GPU llvmpipe", "kernels", "The gpu executor opens: llvmpipe"] {
         assert!(text.stdout.contains(word), "no {word:?} in {}", text.stdout);
     }
+}
+
+/// A cut anywhere gives the logits of the whole model, and a note says where the parts are.
+#[test]
+fn a_model_shared_by_cpu_and_gpu() {
+    let room = Room::new();
+    let model = room.model("qwen3_moe", "f32").display().to_string();
+    let flags = ["logits", &model, "--ids", "1,2,3,4,5,6,7"];
+    let expected = floats(&cortiq(&[&flags[..], &["--executor", "reference"]].concat()).json()["logits"][0]);
+    let last = expected.len();
+    for (more, note) in [
+        (&["--gpu-layers", "0"][..], "1 of 3 layers on the GPU, the head on the CPU"),
+        (&["--gpu-layers", "1,2"], "2 of 3 layers on the GPU, the head on the CPU"),
+        (&["--cpu-moe"], "3 of 3 layers on the GPU, the head on the GPU"),
+        (&["--cpu-experts", "1"], "3 of 3 layers on the GPU, the head on the GPU"),
+    ] {
+        let on_gpu = ["--executor", "gpu", "--software-gpu", "--precision", "exact"];
+        let outcome = cortiq(&[&flags[..], &on_gpu, more].concat()).ok();
+        assert!(outcome.stderr.contains(note), "{more:?}: {}", outcome.stderr);
+        let logits = floats(&outcome.json()["logits"][0]);
+        let differences = logits.iter().zip(&expected).map(|(a, b)| (a - b).abs());
+        assert!(logits.len() == last && differences.fold(0.0, f64::max) <= 2e-3, "{more:?}");
+    }
+}
+
+#[test]
+fn wrong_layers_are_refused_by_name() {
+    let model = repository("interop/llama_gqa-vbit.cmf");
+    let flags = ["run", model.to_str().unwrap(), "--ids", "1", "--executor", "gpu", "--software-gpu"];
+    cortiq(&[&flags[..], &["--gpu-layers", "0-99"]].concat()).fails(&["--gpu-layers", "layer 99"]);
+    for wrong in [&["--gpu-layers", "5-2"][..], &["--cpu-moe", "--cpu-experts", "1"]] {
+        let outcome = cortiq(&[&flags[..], wrong].concat());
+        assert!(outcome.code == Some(2) && outcome.stderr.contains(wrong[0]), "{outcome:?}");
+    }
+    run(software().args(flags).env("CMF_GPU_LAYERS", "9"), b"").fails(&["CMF_GPU_LAYERS", "layer 9"]);
+    run(software().args(flags).env("CMF_GPU_LAYERS", "x"), b"").fails(&["CMF_GPU_LAYERS", "`x`"]);
+}
+
+/// What auto measured is in doctor's report: every kind of work on both sides.
+#[test]
+fn doctor_says_where_a_model_runs() {
+    let model = repository("interop/llama_gqa-vbit.cmf");
+    let flags = ["doctor", model.to_str().unwrap(), "--quick", "--json"];
+    let report = run(software().args(flags).arg("--software-gpu"), b"").json();
+    let timings = report["model"]["timings"].as_array().unwrap();
+    let works: Vec<_> = timings.iter().map(|timed| timed["work"].as_str().unwrap()).collect();
+    assert_eq!(works, ["mixer", "mixer", "FFN", "FFN", "head", "head"]);
+    assert!(timings.iter().all(|timed| timed["cpu_us"].as_f64().unwrap() > 0.0), "{report}");
+    assert!(report["model"]["latency_us"].as_f64().unwrap() > 0.0);
+    assert!(report["model"]["placement"].as_str().unwrap().contains("layers on the GPU"));
+    let report = run(software().args(flags), b"").json();
+    assert_eq!(report["model"]["placement"], "everything on the CPU");
 }

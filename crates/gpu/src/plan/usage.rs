@@ -1,79 +1,48 @@
-//! Which slots an operation reads and writes: what fusing needs to know.
+//! What may be fused, by who reads and writes which slot.
 
-use cortiq_model::{MatrixId, Op, Slot};
-
-/// Slots that an operation reads.
-pub(super) fn reads(op: &Op) -> Vec<Slot> {
-    match op {
-        Op::Embed { .. } => vec![],
-        Op::Norm { input, .. } | Op::Linear { input, .. } | Op::SplitGate { input, .. } => vec![*input],
-        Op::QkNormRopeStore(op) => vec![op.q, op.k, op.v],
-        Op::Attention(op) => [Some(op.q), op.gate].into_iter().flatten().collect(),
-        Op::MlaStore(op) => vec![op.q, op.kv],
-        Op::MlaAttention(op) => vec![op.q],
-        Op::GatedDelta(op) => vec![op.qkv, op.z, op.a, op.b],
-        Op::ShortConv(op) => vec![op.input],
-        Op::GatedFfn(op) => vec![op.input],
-        Op::Moe(op) => vec![op.input],
-        Op::Residual { add, into } => vec![*add, *into],
-        Op::Concat { first, second, .. } => vec![*first, *second],
-        Op::Scale { slot, .. } => vec![*slot],
-        Op::Head(op) => vec![op.input],
-    }
-}
-
-/// Slots that an operation writes.
-pub(super) fn writes(op: &Op) -> Vec<Slot> {
-    match op {
-        Op::Embed { out, .. } | Op::Norm { out, .. } | Op::Concat { out, .. } => vec![*out],
-        Op::Linear { parts, .. } => parts.iter().map(|part| part.out).collect(),
-        Op::SplitGate { q, gate, .. } => vec![*q, *gate],
-        Op::QkNormRopeStore(op) => vec![op.q, op.k, op.v],
-        Op::Attention(op) => vec![op.out],
-        Op::MlaStore(op) => vec![op.q, op.kv],
-        Op::MlaAttention(op) => vec![op.out],
-        Op::GatedDelta(op) => vec![op.out],
-        Op::ShortConv(op) => vec![op.out],
-        Op::GatedFfn(op) => vec![op.gate.out, op.up.out, op.down.out],
-        Op::Moe(op) => vec![op.out],
-        Op::Residual { into, .. } => vec![*into],
-        Op::Scale { slot, .. } => vec![*slot],
-        Op::Head(_) => vec![],
-    }
-}
+use cortiq_model::{MatrixId, Op, Slot, is_read};
 
 /// Whether `op` is the norm that wrote `slot`: its int8 copy is then as new as the slot.
 pub(super) fn is_norm_of(op: &Op, slot: Slot) -> bool {
     matches!(op, Op::Norm { out, .. } if *out == slot)
 }
 
+/// What follows an operation.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead<'a> {
+    /// The next operation, if it is recorded together with this one.
+    pub(super) next: Option<&'a Op>,
+    /// Everything that follows, here or elsewhere.
+    pub(super) rest: &'a [Op],
+}
+
+impl<'a> Ahead<'a> {
+    /// What follows operation `at` when those before `end` are recorded together.
+    pub(super) fn of(ops: &'a [Op], at: usize, end: usize) -> Self {
+        let rest = ops.get(at + 1..).unwrap_or_default();
+        Self { next: rest.first().filter(|_| at + 1 < end), rest }
+    }
+
+    /// Whether `slot` is read after the next operation, before it changes.
+    pub(super) fn is_read_later(&self, slot: Slot) -> bool {
+        is_read(self.rest.get(1..).unwrap_or_default(), slot)
+    }
+}
+
 /// The slot that the residual right after `op` adds `op`'s only result to, when nobody reads the result afterwards
 /// and it is no input of `op`: then `op` may add to it itself.
-pub(super) fn residual_after(op: &Op, rest: &[Op]) -> Option<Slot> {
+pub(super) fn residual_after(op: &Op, ahead: Ahead<'_>) -> Option<Slot> {
     let out = match op {
         Op::Linear { parts, .. } if parts.len() == 1 => parts[0].out,
         Op::GatedFfn(op) => op.down.out,
         Op::Moe(op) => op.out,
         _ => return None,
     };
-    let Op::Residual { add, into } = rest.first()? else { return None };
-    if *add != out || *into == out || reads(op).contains(into) {
+    let Op::Residual { add, into } = ahead.next? else { return None };
+    if *add != out || *into == out || op.reads().contains(into) {
         return None;
     }
-    (!is_read(&rest[1..], out)).then_some(*into)
-}
-
-/// Whether an operation in `rest` reads `slot` before it changes.
-pub(super) fn is_read(rest: &[Op], slot: Slot) -> bool {
-    for op in rest {
-        if reads(op).contains(&slot) {
-            return true;
-        }
-        if writes(op).contains(&slot) {
-            return false;
-        }
-    }
-    false
+    (!ahead.is_read_later(out)).then_some(*into)
 }
 
 /// Whether a product in `rest` reads `slot` before it changes, with matrices that `wanted` accepts.
@@ -90,7 +59,7 @@ pub(super) fn reads_as_input(rest: &[Op], slot: Slot, wanted: impl Fn(&[MatrixId
         if wanted(&matrices) {
             return true;
         }
-        if writes(op).contains(&slot) {
+        if op.writes().contains(&slot) {
             return false;
         }
     }
@@ -115,10 +84,13 @@ mod tests {
     fn a_residual_is_fused_only_when_nobody_misses_the_product() {
         let norm = |input| Op::Norm { input: Slot(input), weight: cortiq_model::VectorId(0), eps: 0.0, out: Slot(9) };
         let (op, add) = (linear(1), residual(1, 2));
-        assert_eq!(residual_after(&op, &[add.clone(), norm(2)]), Some(Slot(2)));
-        assert_eq!(residual_after(&op, &[add.clone(), norm(1)]), None, "the product is read again");
-        assert_eq!(residual_after(&op, &[add.clone(), linear(1), norm(1)]), Some(Slot(2)), "another product is read");
-        assert_eq!(residual_after(&op, &[norm(1), add]), None, "the residual does not follow");
-        assert_eq!(residual_after(&op, &[residual(1, 0)]), None, "the target is the input");
+        let fused = |rest: &[Op], end: usize| residual_after(&op, Ahead::of(&[&[op.clone()], rest].concat(), 0, end));
+        assert_eq!(fused(&[add.clone(), norm(2)], 3), Some(Slot(2)));
+        assert_eq!(fused(&[add.clone(), norm(1)], 3), None, "the product is read again");
+        assert_eq!(fused(&[add.clone(), norm(1)], 2), None, "the product is read again, elsewhere");
+        assert_eq!(fused(&[add.clone(), norm(2)], 1), None, "the residual is added elsewhere");
+        assert_eq!(fused(&[add.clone(), linear(1), norm(1)], 4), Some(Slot(2)), "another product is read");
+        assert_eq!(fused(&[norm(1), add], 3), None, "the residual does not follow");
+        assert_eq!(fused(&[residual(1, 0)], 2), None, "the target is the input");
     }
 }

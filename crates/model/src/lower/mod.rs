@@ -46,7 +46,9 @@ pub(crate) fn lower(spec: &ModelSpec, weights: &dyn Weights, mask: Option<&Mask>
         };
         // A layer that is off leaves nothing behind, neither operations nor state.
         if let Some(kept) = kept {
+            let first = b.program.ops.len();
             lower_layer(&mut b, layer, kept, stream)?;
+            b.program.layers.push(first..b.program.ops.len());
         }
     }
     b.norm(&spec.final_norm, stream.residual, stream.normed)?;

@@ -1,11 +1,17 @@
 //! The Program: a model as a flat list of typed operations over named activation slots.
 
 mod ops;
+mod usage;
 
 pub use ops::{
     AttentionOp, Expert, GatedDeltaOp, GatedFfnOp, HeadOp, LinearPart, MlaAttentionOp, MlaStoreOp, MoeOp, QkNorm,
     QkNormRopeStoreOp, SharedExpert, ShortConvOp,
 };
+
+pub use usage::is_read;
+
+use std::collections::HashSet;
+use std::ops::Range;
 
 use cortiq_cmf::{Dtype, Header, Mask};
 
@@ -178,6 +184,8 @@ pub struct Draft {
 pub struct Program {
     /// Operations in execution order.
     pub ops: Vec<Op>,
+    /// Operations of every layer, in order; what is before them embeds, what is behind them is the head.
+    pub layers: Vec<Range<usize>>,
     /// What the trunk's hidden states are after its final norm: input of [`Program::draft`].
     pub final_hidden: Slot,
     /// The prediction head, if the model has one.
@@ -205,6 +213,7 @@ impl Program {
     pub fn empty(hidden_size: usize, vocab_size: usize, max_position_embeddings: usize) -> Self {
         Self {
             ops: Vec::new(),
+            layers: Vec::new(),
             final_hidden: Slot(0),
             draft: None,
             slots: Vec::new(),
@@ -248,6 +257,18 @@ impl Program {
             }
         }
         Ok(total)
+    }
+
+    /// The program of an executor that runs only some of the operations: it keeps no state for the others.
+    /// Whether it drafts is for the caller to say.
+    pub fn with_states_of<'a>(mut self, ops: impl Iterator<Item = &'a Op>) -> Self {
+        let used: HashSet<StateId> = ops.filter_map(Op::state).collect();
+        for (index, state) in self.states.iter_mut().enumerate() {
+            if !used.contains(&StateId(index)) {
+                *state = StateDecl::Elsewhere;
+            }
+        }
+        self
     }
 
     fn only_embeds(&self, id: MatrixId) -> bool {

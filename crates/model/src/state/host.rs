@@ -34,6 +34,7 @@ impl Table {
 enum Home {
     Kv(Place),
     Recurrent { offset: usize, floats: usize },
+    Elsewhere,
 }
 
 /// Keys and values of one layer in one block.
@@ -95,6 +96,7 @@ impl HostState {
                     recurrent_floats = offset.saturating_add(floats);
                     Home::Recurrent { offset, floats }
                 }
+                StateDecl::Elsewhere => Home::Elsewhere,
             })
             .collect();
         let (sequences, snapshots) = (Vec::new(), Vec::new());
@@ -110,6 +112,7 @@ impl HostState {
                 blocks.saturating_add(tail_bytes(layer, kv))
             }
             StateDecl::Recurrent { floats } => floats.saturating_mul(size_of::<f32>()),
+            StateDecl::Elsewhere => 0,
         });
         bytes.fold(0, usize::saturating_add)
     }

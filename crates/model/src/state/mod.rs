@@ -54,6 +54,8 @@ pub enum StateDecl {
         /// Size of the slot.
         floats: usize,
     },
+    /// Nothing: another executor runs the layer and keeps its state.
+    Elsewhere,
 }
 
 /// Geometry of one attention layer's cache.
@@ -83,7 +85,8 @@ pub struct StateLimits {
 /// Recurrent state cannot be rolled back and windowed layers forget, so callers that may go back ask
 /// [`SequenceState::can_truncate`] or take a snapshot first.
 pub trait SequenceState {
-    /// Starts an empty sequence.
+    /// Starts an empty sequence. Its number is the lowest that is free, so that owners that open and close the same
+    /// sequences in the same order give them the same handles.
     fn open(&mut self) -> Result<SequenceId, ModelError>;
     /// Ends a sequence and frees what only it used.
     fn close(&mut self, id: SequenceId) -> Result<(), ModelError>;
@@ -97,7 +100,7 @@ pub trait SequenceState {
     fn can_truncate(&self, id: SequenceId, len: usize) -> Result<bool, ModelError>;
     /// Forgets all positions from `len` on. An error, without a change, when that is not possible.
     fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), ModelError>;
-    /// Keeps the present state of a sequence. Attention blocks are shared until written; recurrent slots are copied.
+    /// Keeps the present state of a sequence, under the lowest free number. Attention blocks are shared until written; recurrent slots are copied.
     fn snapshot(&mut self, id: SequenceId) -> Result<SnapshotId, ModelError>;
     /// Gives a sequence (the same or another) the state of a snapshot, which stays valid.
     fn restore(&mut self, id: SequenceId, snapshot: SnapshotId) -> Result<(), ModelError>;
