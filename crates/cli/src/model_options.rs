@@ -14,7 +14,7 @@ use cortiq_model::KvDtype;
 
 use crate::config::{Config, MAX_THREADS, MAX_VRAM_MIB, Origin, Setting};
 use crate::demo;
-use crate::output::note;
+use crate::output::{Usage, note};
 
 /// Which executor computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -128,6 +128,19 @@ impl GpuFlags {
         AdapterChoice { backend: self.backend(config).value, allow_software: self.software_gpu }
     }
 
+    /// A flag that only makes sense with a GPU, if there is one.
+    fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            ("--gpu-backend", self.gpu_backend.is_some()),
+            ("--software-gpu", self.software_gpu),
+            ("--vram", self.vram.is_some()),
+            ("--gpu-layers", self.gpu_layers.is_some()),
+            ("--cpu-moe", self.cpu_moe),
+            ("--cpu-experts", self.cpu_experts.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
+    }
+
     /// The layers that a GPU gets, by flag or environment.
     pub fn layers(&self, config: &Config) -> Setting<Option<GpuLayers>> {
         config.gpu.layers.or_flag("--gpu-layers", self.gpu_layers.clone())
@@ -194,8 +207,14 @@ impl ExecutorOptions {
     }
 
     /// What the flags and the environment say about the executor; file and context are for the caller.
-    pub fn engine_options(&self, config: &Config) -> EngineOptions {
-        EngineOptions {
+    ///
+    /// # Errors
+    /// A flag about a GPU beside an executor that uses none.
+    pub fn engine_options(&self, config: &Config) -> anyhow::Result<EngineOptions> {
+        if let (ExecutorName::Cpu | ExecutorName::Reference, Some(flag)) = (self.executor, self.gpu.first_given()) {
+            bail!(Usage(format!("{flag} is about a GPU, which the executor that --executor names does not use")));
+        }
+        Ok(EngineOptions {
             executor: self.kind(config),
             threads: self.threads(config),
             kv: self.kv(config),
@@ -203,7 +222,7 @@ impl ExecutorOptions {
             precision: self.gpu.precision.into(),
             gpu_budget: self.gpu.budget(config).value,
             ..EngineOptions::default()
-        }
+        })
     }
 
     /// What a GPU is to do. It is trusted where a flag asks for it, and where the environment says so.
@@ -331,7 +350,7 @@ pub fn open_engine(
         context: context.value,
         skill: options.skill.clone(),
         task: options.task.clone(),
-        ..executor.engine_options(config)
+        ..executor.engine_options(config)?
     };
     let opened = Engine::from_file(Arc::new(file), &engine_options).map_err(|error| match error {
         EngineError::Context { .. } => anyhow::Error::new(error).context(context.origin.to_string()),

@@ -31,9 +31,8 @@ pub enum GpuError {
     },
     /// The model does not fit into the memory that it may use.
     #[error(
-        "the model needs {} of GPU memory (weights {}, state of a sequence of {} positions {}, scratch {}) and may use \
-        {} ({origin}); smaller weights, a shorter context, a larger budget or the cpu executor help (a part of a \
-        model cannot be put on a GPU yet)",
+        "this part of the model needs {} of GPU memory (weights {}, state of a sequence of {} positions {}, scratch {}) and may use \
+        {} ({origin}); smaller weights, a shorter context, a larger budget, fewer layers or the cpu executor help",
         Mib::up(need.total()), Mib::up(need.weights), need.positions, Mib::up(need.state), Mib::up(need.scratch),
         Mib::down(*budget)
     )]

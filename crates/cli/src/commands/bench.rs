@@ -149,8 +149,8 @@ pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
         bail!(Usage("--owned, --skill and --task need a file, which --shape is not".to_owned()));
     }
     let threads = match args.executor.kind(config) {
-        ExecutorKind::Reference | ExecutorKind::Gpu => 1,
-        ExecutorKind::Cpu | ExecutorKind::Auto => {
+        ExecutorKind::Reference => 1,
+        ExecutorKind::Cpu | ExecutorKind::Gpu | ExecutorKind::Auto => {
             args.executor.threads(config).unwrap_or_else(|| CpuOptions::default().threads)
         }
     };
@@ -267,7 +267,7 @@ fn from_shape(
     let head = if shape.tied { "model.embed_tokens.weight" } else { "lm_head.weight" };
     let head = weights.find(head).map_or(Ok(0), |id| weights.bytes(id).map(|b| b.len() as u64))?;
     let options =
-        EngineOptions { threads: Some(threads), context: Some(context), ..args.executor.engine_options(config) };
+        EngineOptions { threads: Some(threads), context: Some(context), ..args.executor.engine_options(config)? };
     let engine = Engine::from_weights(&shape.header(), Arc::new(weights), &options);
     let engine = engine.map_err(|error| match error {
         EngineError::Gpu(error) => gpu_error(error, &args.executor, config),

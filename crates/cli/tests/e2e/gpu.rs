@@ -213,10 +213,6 @@ fn wrong_layers_are_refused_by_name() {
     let model = repository("interop/llama_gqa-vbit.cmf");
     let flags = ["run", model.to_str().unwrap(), "--ids", "1", "--executor", "gpu", "--software-gpu"];
     cortiq(&[&flags[..], &["--gpu-layers", "0-99"]].concat()).fails(&["--gpu-layers", "layer 99"]);
-    for wrong in [&["--gpu-layers", "5-2"][..], &["--cpu-moe", "--cpu-experts", "1"]] {
-        let outcome = cortiq(&[&flags[..], wrong].concat());
-        assert!(outcome.code == Some(2) && outcome.stderr.contains(wrong[0]), "{outcome:?}");
-    }
     run(software().args(flags).env("CMF_GPU_LAYERS", "9"), b"").fails(&["CMF_GPU_LAYERS", "layer 9"]);
     run(software().args(flags).env("CMF_GPU_LAYERS", "x"), b"").fails(&["CMF_GPU_LAYERS", "`x`"]);
 }
