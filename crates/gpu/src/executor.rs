@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use cortiq_model::{
     Batch, DraftInput, DraftSource, Executor, HeadOp, KernelTime, KvDtype, ModelError, Op, Program, Row, SequenceState,
-    Slot, Span, Weights,
+    Slot, Span, TopRows, Wanted, Weights,
 };
 
 use crate::kernel::{Dispatch, Kernels, StepSize};
-use crate::ops::{self, Head};
+use crate::ops::{self, Head, Top, top_size, top_slice};
 use crate::options::GpuOptions;
 use crate::plan::{Class, DeviceWeights, Parts, Recorder, Scratch};
 use crate::profile::Profiler;
@@ -43,6 +43,8 @@ enum Stage {
 struct Plans {
     bodies: HashMap<(Stage, Class), Vec<Dispatch>>,
     heads: HashMap<(Stage, Class), Vec<Dispatch>>,
+    /// Choices from the logits, by their number of tokens.
+    tops: HashMap<usize, Top>,
 }
 
 /// Buffers whose sizes follow the batches.
@@ -75,7 +77,10 @@ pub struct GpuExecutor {
     writer: StepWriter,
     trunk: HiddenRows,
     drafted: HiddenRows,
+    /// What the present step brings back.
+    wanted: Wanted,
     logits: Vec<f32>,
+    top: TopRows,
     profiler: Option<Profiler>,
 }
 
@@ -118,10 +123,13 @@ impl GpuExecutor {
             writer: StepWriter::default(),
             trunk: HiddenRows::default(),
             drafted: HiddenRows::default(),
+            wanted: Wanted::Top(1),
             logits: Vec::new(),
+            top: TopRows::default(),
             profiler: None,
         };
         executor.plan(Stage::Trunk, Class::One, Class::One)?;
+        executor.wanted = Wanted::Logits;
         executor.gpu.wait()?;
         Ok(executor)
     }
@@ -138,11 +146,12 @@ impl GpuExecutor {
         self.kernels.texts()
     }
 
-    /// Dispatches that decoding one token takes, head included.
+    /// Dispatches that decoding one token takes, head and choice of the best token included.
     pub fn dispatches_per_token(&self) -> usize {
         let key = (Stage::Trunk, Class::One);
         let count = |plans: &HashMap<_, Vec<Dispatch>>| plans.get(&key).map_or(0, Vec::len);
-        count(&self.plans.bodies) + count(&self.plans.heads)
+        let choice = self.plans.tops.get(&1).map_or(0, |top| top.dispatches.len());
+        count(&self.plans.bodies) + count(&self.plans.heads) + choice
     }
 
     fn ops(&self, stage: Stage) -> Result<&[Op], ModelError> {
@@ -165,7 +174,22 @@ impl GpuExecutor {
             let recorded = ops::head(Recorder::new(self.parts(), head), &op, &buffers, HEAD_ROWS)?;
             self.plans.heads.insert((stage, head), recorded);
         }
+        if let Some(size) = self.top_size()
+            && !self.plans.tops.contains_key(&size)
+        {
+            let (logits, slice) = (self.buffers.head.logits.clone(), top_slice(self.gpu.caps()));
+            let recorded = Top::record(Recorder::new(self.parts(), head), &logits, size, HEAD_ROWS, slice)?;
+            self.plans.tops.insert(size, recorded);
+        }
         Ok(())
+    }
+
+    /// Size of the choice that the present step makes, if any.
+    fn top_size(&self) -> Option<usize> {
+        match self.wanted {
+            Wanted::Logits => None,
+            Wanted::Top(count) => top_size(count),
+        }
     }
 
     fn head_op(&self, stage: Stage) -> Result<HeadOp, ModelError> {
@@ -253,7 +277,7 @@ impl GpuExecutor {
         Ok(())
     }
 
-    /// Encodes the head for the rows of the last upload, submits and reads the logits back.
+    /// Encodes the head for the rows of the last upload, submits and reads back what is wanted of the logits.
     fn head(&mut self, stage: Stage, mut encoder: wgpu::CommandEncoder, size: &StepSize) -> Result<(), GpuError> {
         let rows = size.logit_rows as usize;
         if rows == 0 {
@@ -263,6 +287,13 @@ impl GpuExecutor {
             return self.gpu.poll();
         }
         encode(&mut encoder, &self.plans.heads[&(stage, Class::of(rows))], size, self.profiler.as_mut());
+        if let Some(top) = self.top_size().and_then(|size| self.plans.tops.get_mut(&size)) {
+            encode(&mut encoder, &top.dispatches, size, self.profiler.as_mut());
+            top.copy(&mut encoder, rows);
+            submit(&self.gpu, self.profiler.as_mut(), encoder)?;
+            self.state.finish_pending();
+            return top.read(&self.gpu, rows, &mut self.top);
+        }
         let words = rows * self.program.vocab_size;
         let bytes = (words * 4) as u64;
         encoder.copy_buffer_to_buffer(&self.buffers.head.logits.buffer, 0, &self.buffers.logits, 0, bytes);
@@ -310,6 +341,27 @@ impl GpuExecutor {
         let (to, bytes) = (at as u64 * row_bytes, rows as u64 * row_bytes);
         encoder.copy_buffer_to_buffer(self.buffers.slots.buffer(slot), 0, buffer, to, bytes);
         self.gpu.submit(encoder.finish())
+    }
+
+    /// Runs `work`, which computes logits, so that it brings back the best tokens alone.
+    fn top(
+        &mut self,
+        count: usize,
+        out: &mut TopRows,
+        work: impl FnOnce(&mut Self) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
+        let vocab_size = self.program.vocab_size;
+        if top_size(count).is_none() {
+            work(self)?;
+            out.fill(count, vocab_size, &self.logits);
+            return Ok(());
+        }
+        self.top.reset(count, vocab_size);
+        self.wanted = Wanted::Top(count);
+        let done = work(self);
+        self.wanted = Wanted::Logits;
+        std::mem::swap(out, &mut self.top);
+        done
     }
 
     fn run_draft(&mut self, input: &DraftInput<'_>) -> Result<(), GpuError> {
@@ -458,6 +510,14 @@ impl Executor for GpuExecutor {
 
     fn logits(&self) -> &[f32] {
         &self.logits
+    }
+
+    fn step_top(&mut self, batch: &Batch<'_>, count: usize, out: &mut TopRows) -> Result<(), ModelError> {
+        self.top(count, out, |executor| executor.step(batch).map(|_| ()))
+    }
+
+    fn draft_top(&mut self, input: &DraftInput<'_>, count: usize, out: &mut TopRows) -> Result<(), ModelError> {
+        self.top(count, out, |executor| executor.draft(input).map(|_| ()))
     }
 
     fn start_profile(&mut self) -> Result<(), ModelError> {
