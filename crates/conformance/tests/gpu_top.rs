@@ -124,7 +124,7 @@ fn the_best_all_in_one_slice_one_per_slice_and_at_the_ends() {
 #[test]
 fn tiny_and_negative_logits() {
     let mut lab = Lab::new(test_gpu());
-    let row: Vec<f32> = (0..4000u32).map(|i| f32::from_bits((i * 7919) % 4000 | (i % 2) << 31)).collect();
+    let row: Vec<f32> = (0..4000u32).map(|i| f32::from_bits(((i * 7919) % 4000) | ((i % 2) << 31))).collect();
     check(&mut lab, "denormal", &[row]);
     let mut noise = Noise(17);
     let negative: Vec<f32> = noise.row(4000, 1 << 20).iter().map(|logit| -logit.abs() - 1.0).collect();
