@@ -4,10 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::cmp::Ordering;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
+use cortiq_cmf::CmfFile;
 use cortiq_conformance::{convert_fixture, golden, open_model, test_gpu};
+use cortiq_engine::{Engine, EngineOptions, ExecutorKind, GenerateOptions, SamplingParams, Speculation};
 use cortiq_gpu::lab::{Lab, TopCase};
-use cortiq_gpu::{Caps, GpuExecutor, Precision, kernel_variants};
+use cortiq_gpu::{AdapterChoice, Caps, GpuExecutor, Precision, kernel_variants};
 use cortiq_model::{Batch, DraftInput, DraftSource, Executor, Span, StateLimits, TopRows};
 use cortiq_quant::Encoding;
 
@@ -203,6 +207,7 @@ fn steps_give_the_best_of_the_same_logits() {
             gpu.step_top(&batch, count, &mut found).unwrap();
             gpu.states().close(sequence).unwrap();
             assert_eq!(found.rows(), rows.len());
+            assert_eq!(gpu.logits().len(), if count > 64 { rows.len() * vocab } else { 0 });
             for (i, row) in logits.chunks_exact(vocab).enumerate() {
                 assert_eq!(pairs(&found, i), sorted(row, count), "row {i} of {}, the best {count}", rows.len());
             }
@@ -246,5 +251,63 @@ fn drafts_give_the_best_of_the_same_logits() {
     assert_eq!(found.rows(), 2);
     for (i, row) in logits.chunks_exact(vocab).enumerate() {
         assert_eq!(pairs(&found, i), sorted(row, 1), "row {i}");
+    }
+}
+
+/// An engine on a fixture that guesses wherever it is asked to.
+fn engine(name: &str, executor: ExecutorKind) -> Engine {
+    let folder = tempfile::tempdir().unwrap();
+    let file = CmfFile::open_owned(&convert_fixture(name, Encoding::F32, folder.path())).unwrap();
+    let adapter = AdapterChoice { allow_software: true, ..AdapterChoice::default() };
+    let options = EngineOptions { executor, adapter, ..EngineOptions::default() };
+    let mut engine = Engine::from_file(Arc::new(file), &options).unwrap();
+    engine.set_always_speculate(true);
+    engine
+}
+
+fn generate(engine: &mut Engine, sampling: &SamplingParams, speculative: Speculation) -> Vec<u32> {
+    let options =
+        GenerateOptions { max_tokens: 16, sampling: sampling.clone(), stop: Vec::new(), ignore_eos: true, speculative };
+    let mut sequence = engine.sequence().unwrap();
+    let prompt = [7, 9, 11, 7, 9, 11, 7, 9];
+    let answer = engine.generate(&mut sequence, &prompt, &options, &mut |_| ControlFlow::Continue(())).unwrap();
+    engine.close(sequence).unwrap();
+    answer.tokens
+}
+
+/// Answers from the best tokens are those from all logits, which a bias of zero asks for.
+#[test]
+fn answers_do_not_depend_on_what_is_brought_back() {
+    for executor in [ExecutorKind::Cpu, ExecutorKind::Gpu] {
+        let mut engine = engine("qwen3_5_vl_layout", executor);
+        for top_k in [0, 5, 64] {
+            let best = match top_k {
+                0 => SamplingParams::greedy(),
+                _ => SamplingParams { temperature: 2.0, top_k, seed: Some(top_k.into()), ..SamplingParams::default() },
+            };
+            let all = SamplingParams { logit_bias: vec![(3, 0.0)], ..best.clone() };
+            for speculative in
+                [Speculation::Off, Speculation::NGram { draft_tokens: 3 }, Speculation::Mtp { draft_tokens: 2 }]
+            {
+                let (best, all) = (generate(&mut engine, &best, speculative), generate(&mut engine, &all, speculative));
+                assert_eq!(best, all, "{executor:?}, top-k {top_k}, {speculative:?}");
+            }
+        }
+    }
+}
+
+/// What is asked for is also what the device does.
+#[test]
+fn decoding_chooses_on_the_device_where_the_sampler_needs_no_more() {
+    let mut engine = engine("llama_gqa", ExecutorKind::Gpu);
+    let top_k = |top_k| SamplingParams { top_k, seed: Some(1), ..SamplingParams::default() };
+    let biased = SamplingParams { logit_bias: vec![(3, 0.0)], ..top_k(20) };
+    // The prompt, and every token but the last.
+    for (sampling, choices) in [(SamplingParams::greedy(), 16), (top_k(20), 16), (top_k(65), 0), (biased, 0)] {
+        engine.start_profile().unwrap();
+        generate(&mut engine, &sampling, Speculation::Off);
+        let times = engine.end_profile();
+        let calls = |name| times.iter().find(|time| time.name == name).map_or(0, |time| time.calls);
+        assert_eq!((calls("top_slice"), calls("top_join")), (choices, choices), "{sampling:?}");
     }
 }
