@@ -12,7 +12,8 @@ use cortiq_conformance::{Model, Piece, alone, convert_fixture, golden, open_mode
 use cortiq_gpu::lab::{Kernel, Lab, ProductCase};
 use cortiq_gpu::{AdapterSummary, Caps, CoopShape, Gpu, GpuExecutor, GpuOptions, Precision};
 use cortiq_model::{
-    DraftInput, DraftSource, Executor, ModelError, Op, Program, StateLimits, TensorId, VectorId, Weights,
+    Batch, DraftInput, DraftSource, Executor, ModelError, Op, Program, Span, StateLimits, TensorId, TopRows, VectorId,
+    Weights,
 };
 use cortiq_quant::{Encoding, MatrixView, Q1tOptions, decode, encode};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
@@ -93,6 +94,12 @@ fn model_shaders(gpu: &Arc<Gpu>, shift: usize, found: &mut BTreeSet<String>) {
 fn drive(executor: &mut GpuExecutor, tokens: &[u32], found: &mut BTreeSet<String>) {
     for count in [1, 4, 40] {
         alone(executor, &tokens[..count], count);
+    }
+    for count in [1, 64] {
+        let sequence = executor.states().open().unwrap();
+        let spans = [Span { sequence, start: 0, len: 1, known_len: 0 }];
+        let batch = Batch { tokens: &tokens[..1], spans: &spans, logit_rows: &[0] };
+        executor.step_top(&batch, count, &mut TopRows::default()).unwrap();
     }
     if executor.program().draft.is_some() {
         let sequence = executor.states().open().unwrap();

@@ -8,11 +8,11 @@ use cortiq_cpu::{CpuExecutor, CpuOptions, Isa};
 use cortiq_gpu::{GpuError, GpuOptions, Precision};
 use cortiq_hybrid::{ArmOptions, GpuPlan, PlacementReport};
 use cortiq_model::{
-    Batch, Executor, HostState, KernelTime, KvDtype, MappedWeights, Program, Span, StateLimits, Weights,
+    Batch, Executor, HostState, KernelTime, KvDtype, MappedWeights, ModelError, Program, Span, StateLimits, Weights,
 };
 use cortiq_reference::ReferenceExecutor;
 
-use crate::{ChatRequest, ChatTemplate, EngineError, SamplingParams, Sequence, Tokenizer};
+use crate::{ChatRequest, ChatTemplate, EngineError, Predictions, SamplingParams, Sequence, Tokenizer};
 
 /// Tokens that prefill computes in one step.
 pub const PREFILL_CHUNK: usize = 256;
@@ -330,7 +330,7 @@ impl Engine {
         Ok(if self.executor.states().can_truncate(sequence.id, shared)? { shared } else { 0 })
     }
 
-    /// Makes `sequence` hold exactly `ids`, of which it keeps the first `kept`, and returns the logits of the last one.
+    /// Makes `sequence` hold exactly `ids`, of which it keeps the first `kept`, and predicts what follows the last one.
     /// `with_head` keeps the state of the prediction head too, but for the last position, whose next token is open.
     pub(crate) fn feed(
         &mut self,
@@ -338,7 +338,8 @@ impl Engine {
         ids: &[u32],
         kept: usize,
         with_head: bool,
-    ) -> Result<Vec<f32>, EngineError> {
+        out: &mut Predictions,
+    ) -> Result<(), EngineError> {
         self.executor.states().truncate(sequence.id, kept)?;
         sequence.tokens.truncate(kept);
         sequence.known_len = ids.len();
@@ -351,15 +352,38 @@ impl Engine {
             }
             start = end;
         }
-        let logits = self.extend(sequence, &ids[start..], LogitRows::Last)?.to_vec();
+        self.predict(sequence, &ids[start..], LogitRows::Last, out)?;
         if with_head {
             self.teach_head(0, &ids[start + 1..])?;
         }
-        Ok(logits)
+        Ok(())
     }
 
     /// Appends `ids` to `sequence` in one step; returns the logits asked for, `[rows, vocab_size]`.
     pub fn extend(&mut self, sequence: &mut Sequence, ids: &[u32], rows: LogitRows) -> Result<&[f32], EngineError> {
+        self.append(sequence, ids, rows, |executor, batch| executor.step(batch).map(|_| ()))?;
+        Ok(self.executor.logits())
+    }
+
+    /// Appends `ids` to `sequence` in one step; `out` gets what it wants of the rows asked for.
+    pub fn predict(
+        &mut self,
+        sequence: &mut Sequence,
+        ids: &[u32],
+        rows: LogitRows,
+        out: &mut Predictions,
+    ) -> Result<(), EngineError> {
+        self.append(sequence, ids, rows, |executor, batch| out.step(executor, batch))
+    }
+
+    /// Appends `ids` to `sequence` by `step`.
+    fn append(
+        &mut self,
+        sequence: &mut Sequence,
+        ids: &[u32],
+        rows: LogitRows,
+        step: impl FnOnce(&mut dyn Executor, &Batch<'_>) -> Result<(), ModelError>,
+    ) -> Result<(), EngineError> {
         let start = sequence.tokens.len();
         let span = Span { sequence: sequence.id, start, len: ids.len(), known_len: sequence.known_len };
         let all: Vec<usize>;
@@ -367,6 +391,7 @@ impl Engine {
         let logit_rows: &[usize] = match rows {
             LogitRows::None => &[],
             LogitRows::Last => &last,
+            LogitRows::All if ids.len() == 1 => &last,
             LogitRows::All => {
                 all = (0..ids.len()).collect();
                 &all
@@ -378,13 +403,13 @@ impl Engine {
         }
         let batch = Batch { tokens: ids, spans: &[span], logit_rows };
         // Nothing of a failed step is kept; state that cannot go back is empty then.
-        if let Err(error) = self.executor.step(&batch).map(|_| ()) {
+        if let Err(error) = step(&mut *self.executor, &batch) {
             let len = self.executor.states().len(sequence.id)?;
             sequence.tokens.truncate(len);
             return Err(error.into());
         }
         sequence.tokens.extend_from_slice(ids);
-        Ok(self.executor.logits())
+        Ok(())
     }
 
     /// Logits after `ids`: of the last position, or of every one. Rows of `vocab_size` each.

@@ -150,7 +150,7 @@ impl Engine {
         let stop = StopMatcher::new(&options.stop)?;
         let detokenizer = self.tokenizer().ok().map(|tokenizer| Detokenizer::new(tokenizer, true));
         let out = TextOut { detokenizer, stop, text: String::new() };
-        let mut ahead = self.look_ahead(prompt, options.speculative)?;
+        let mut ahead = self.look_ahead(prompt, options.speculative, sampler.wants())?;
 
         let start = Instant::now();
         let reused = self.reusable(sequence, prompt)?;
@@ -191,7 +191,7 @@ impl Engine {
     ) -> Result<FinishReason, EngineError> {
         let Run { options, sampler, ahead, out, tokens } = run;
         while tokens.len() < options.max_tokens {
-            let id = sampler.sample(ahead.logits())?;
+            let id = sampler.choose(ahead.prediction())?;
             sampler.accept(id)?;
             ahead.choose(id);
             tokens.push(id);

@@ -9,14 +9,18 @@ mod params;
 
 use std::collections::HashMap;
 
+use cortiq_model::{TopLogit, Wanted};
 use rand::rngs::SysRng;
 use rand::{Rng, SeedableRng, TryRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::EngineError;
+use crate::{EngineError, Prediction};
 pub use candidates::Candidate;
 use candidates::CandidateList;
 pub use params::SamplingParams;
+
+/// Largest top-k for which the best tokens alone are asked for: more are hardly fewer than all to draw from.
+const MOST_CANDIDATES: usize = 64;
 
 /// Chooses the tokens of one sequence. A clone continues on its own with the same random numbers.
 #[derive(Debug, Clone)]
@@ -93,6 +97,49 @@ impl Sampler {
             *count = count.saturating_add(1);
         }
         Ok(())
+    }
+
+    /// What is needed of a row to choose from it as from all its logits.
+    pub fn wants(&self) -> Wanted {
+        let p = &self.params;
+        // Both change the order of the tokens.
+        if p.has_penalty() || !p.logit_bias.is_empty() {
+            return Wanted::Logits;
+        }
+        match usize::try_from(p.top_k) {
+            _ if p.temperature == 0.0 => Wanted::Top(1),
+            Ok(top_k @ 1..=MOST_CANDIDATES) => Wanted::Top(top_k),
+            _ => Wanted::Logits,
+        }
+    }
+
+    /// Chooses the next token from what [`Sampler::wants`] asked for. From the best tokens it is the one that all
+    /// logits and the same random number give: top-k comes before all rules that compare tokens with each other.
+    ///
+    /// # Errors
+    /// As [`Sampler::sample`].
+    pub fn choose(&mut self, prediction: Prediction<'_>) -> Result<u32, EngineError> {
+        match (prediction, self.wants()) {
+            (Prediction::Logits(logits), _) => self.sample(logits),
+            (Prediction::Top(tokens), Wanted::Top(count)) => self.sample_top(tokens, count),
+            (Prediction::Top(tokens), Wanted::Logits) => {
+                Err(EngineError::LogitsLength { expected: self.vocab, actual: tokens.len() })
+            }
+        }
+    }
+
+    fn sample_top(&mut self, tokens: &[TopLogit], count: usize) -> Result<u32, EngineError> {
+        let expected = count.min(self.vocab);
+        if tokens.len() != expected {
+            return Err(EngineError::LogitsLength { expected, actual: tokens.len() });
+        }
+        let best = best_of(tokens)?;
+        if self.params.temperature == 0.0 {
+            return Ok(best);
+        }
+        self.candidates.select_top(tokens, &self.params)?;
+        let u = uniform(&mut self.rng);
+        self.candidates.draw(u)
     }
 
     /// Chooses the next token. `logits` has one value per token of the vocabulary, unscaled; biases and
@@ -189,6 +236,18 @@ pub fn argmax(logits: &[f32]) -> Result<u32, EngineError> {
         }
     }
     best.ok_or(EngineError::NoCandidate)
+}
+
+/// [`argmax`] of a row of which the best tokens are known, one at least.
+pub(crate) fn best_of(tokens: &[TopLogit]) -> Result<u32, EngineError> {
+    match tokens.first() {
+        // What is no logit comes first.
+        Some(&TopLogit { id, logit }) if logit.is_nan() || logit == f32::INFINITY => {
+            Err(EngineError::BadLogit { id, value: logit })
+        }
+        Some(&TopLogit { id, logit }) if logit > f32::NEG_INFINITY => Ok(id),
+        _ => Err(EngineError::NoCandidate),
+    }
 }
 
 /// A uniform number in [0, 1) from the top 53 bits of one 64-bit output.

@@ -1,14 +1,15 @@
 //! Times single kernels on the shapes of Qwen3-8B: products of many tokens in every variant, products of few tokens in
-//! every layout, and attention at several context lengths. Prints a table; weights are random.
+//! every layout, attention at several context lengths, and the choice of the best tokens. Prints a table; weights are
+//! random.
 //!
-//! `cargo run --release -p cortiq-gpu --features lab --example kernels -- [gemm] [matvec] [attention] [--software]`
+//! `cargo run --release -p cortiq-gpu --features lab --example kernels -- [gemm] [matvec] [attention] [top] [--software]`
 
 #![allow(clippy::print_stdout, reason = "a table is what it is for")]
 
 use std::sync::Arc;
 
 use cortiq_cmf::Dtype;
-use cortiq_gpu::lab::{AttentionCase, Kernel, Lab, Matrices, ProductCase, Run};
+use cortiq_gpu::lab::{AttentionCase, Kernel, Lab, Matrices, ProductCase, Run, TopCase};
 use cortiq_gpu::{AdapterChoice, Gpu, Precision};
 use cortiq_quant::{MatrixView, random_payload};
 
@@ -132,6 +133,23 @@ fn attention(lab: &mut Lab, plan: &Plan) -> Outcome<()> {
     Ok(())
 }
 
+/// The best tokens of the vocabulary of Qwen3.
+fn top(lab: &mut Lab, plan: &Plan) -> Outcome<()> {
+    let vocab_size = 151_936;
+    for rows in [1, 5] {
+        let logits = noise(rows * vocab_size, 13);
+        for slice in lab.top_slices() {
+            for count in [1, 64] {
+                let case = TopCase { logits: &logits, vocab_size, count, slice };
+                let seconds = lab.time_top(&case, 5 * plan.repeats)?;
+                let name = format!("the best {count} of {vocab_size}, slices of {slice}, {rows} rows");
+                line(&name, seconds, (logits.len() * 4) as f64, 0.0);
+            }
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let software = arguments.iter().any(|argument| argument == "--software");
@@ -152,6 +170,9 @@ fn main() -> Outcome<()> {
     }
     if wanted("attention") {
         attention(&mut lab, &plan)?;
+    }
+    if wanted("top") {
+        top(&mut lab, &plan)?;
     }
     Ok(())
 }

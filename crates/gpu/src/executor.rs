@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use cortiq_model::{
     Batch, DraftInput, DraftSource, Executor, HeadOp, KernelTime, KvDtype, ModelError, Op, Program, Row, SequenceState,
-    Slot, Span, Weights,
+    Slot, Span, TopRows, Wanted, Weights,
 };
 
 use crate::kernel::{Dispatch, Kernels, StepSize};
-use crate::ops::{self, Head};
+use crate::ops::{self, Head, Top, top_size, top_slice};
 use crate::options::GpuOptions;
 use crate::plan::{Class, DeviceWeights, Parts, Recorder, Scratch};
 use crate::profile::Profiler;
@@ -56,6 +56,8 @@ struct Plans {
     bodies: HashMap<(Stage, Class), Vec<Dispatch>>,
     /// By the operation that they run, which is the same whatever comes before.
     heads: HashMap<(HeadOf, Class), Vec<Dispatch>>,
+    /// Choices from the logits, by their number of tokens.
+    tops: HashMap<usize, Top>,
 }
 
 /// Buffers whose sizes follow the batches.
@@ -90,7 +92,10 @@ pub struct GpuExecutor {
     writer: StepWriter,
     trunk: HiddenRows,
     drafted: HiddenRows,
+    /// What the present step brings back.
+    wanted: Wanted,
     logits: Vec<f32>,
+    top: TopRows,
     /// Rows from the device, padding included.
     crossed: Vec<f32>,
     profiler: Option<Profiler>,
@@ -152,7 +157,9 @@ impl GpuExecutor {
             writer: StepWriter::default(),
             trunk: HiddenRows::default(),
             drafted: HiddenRows::default(),
+            wanted: Wanted::Top(1),
             logits: Vec::new(),
+            top: TopRows::default(),
             crossed: Vec::new(),
             profiler: None,
         };
@@ -162,6 +169,7 @@ impl GpuExecutor {
                 executor.plan_head(HeadOf::Trunk, Class::One)?;
             }
         }
+        executor.wanted = Wanted::Logits;
         executor.gpu.wait()?;
         Ok(executor)
     }
@@ -178,11 +186,12 @@ impl GpuExecutor {
         self.kernels.texts()
     }
 
-    /// Dispatches that decoding one token takes, head included.
+    /// Dispatches that decoding one token takes, head and choice of the best token included.
     pub fn dispatches_per_token(&self) -> usize {
         let bodies = self.plans.bodies.iter().filter(|(key, _)| key.0 != Stage::Draft && key.1 == Class::One);
         let head = self.plans.heads.get(&(HeadOf::Trunk, Class::One)).map_or(0, Vec::len);
-        bodies.map(|(_, dispatches)| dispatches.len()).sum::<usize>() + head
+        let choice = self.plans.tops.get(&1).map_or(0, |top| top.dispatches.len());
+        bodies.map(|(_, dispatches)| dispatches.len()).sum::<usize>() + head + choice
     }
 
     /// The list that a stage is of, and its place there.
@@ -215,7 +224,8 @@ impl GpuExecutor {
         Ok(())
     }
 
-    /// Records a head for so many rows of logits, if it is not there yet.
+    /// Records a head for so many rows of logits, and the choice that the present step makes from them, if they are not
+    /// there yet.
     fn plan_head(&mut self, of: HeadOf, class: Class) -> Result<(), GpuError> {
         if !self.plans.heads.contains_key(&(of, class)) {
             let op = self.head_op(of)?;
@@ -223,7 +233,22 @@ impl GpuExecutor {
             let recorded = ops::head(Recorder::new(self.parts(), class), &op, &buffers, HEAD_ROWS)?;
             self.plans.heads.insert((of, class), recorded);
         }
+        if let Some(size) = self.top_size()
+            && !self.plans.tops.contains_key(&size)
+        {
+            let (logits, slice) = (self.buffers.head.logits.clone(), top_slice(self.gpu.caps()));
+            let recorded = Top::record(Recorder::new(self.parts(), class), &logits, size, HEAD_ROWS, slice)?;
+            self.plans.tops.insert(size, recorded);
+        }
         Ok(())
+    }
+
+    /// Size of the choice that the present step makes, if any.
+    fn top_size(&self) -> Option<usize> {
+        match self.wanted {
+            Wanted::Logits => None,
+            Wanted::Top(count) => top_size(count),
+        }
     }
 
     fn head_op(&self, of: HeadOf) -> Result<HeadOp, ModelError> {
@@ -325,7 +350,7 @@ impl GpuExecutor {
         Ok(())
     }
 
-    /// Encodes the head for the rows of the last upload, submits and reads the logits back.
+    /// Encodes the head for the rows of the last upload, submits and reads back what is wanted of the logits.
     fn head(&mut self, of: HeadOf, mut encoder: wgpu::CommandEncoder, size: &StepSize) -> Result<(), GpuError> {
         let rows = size.logit_rows as usize;
         if rows == 0 {
@@ -336,6 +361,13 @@ impl GpuExecutor {
         }
         self.plan_head(of, Class::of(rows))?;
         encode(&mut encoder, &self.plans.heads[&(of, Class::of(rows))], size, self.profiler.as_mut());
+        if let Some(top) = self.top_size().and_then(|size| self.plans.tops.get_mut(&size)) {
+            encode(&mut encoder, &top.dispatches, size, self.profiler.as_mut());
+            top.copy(&mut encoder, rows);
+            submit(&self.gpu, self.profiler.as_mut(), encoder)?;
+            self.state.finish_pending();
+            return top.read(&self.gpu, rows, &mut self.top);
+        }
         let words = rows * self.program.vocab_size;
         let bytes = (words * 4) as u64;
         encoder.copy_buffer_to_buffer(&self.buffers.head.logits.buffer, 0, &self.buffers.logits, 0, bytes);
@@ -383,6 +415,27 @@ impl GpuExecutor {
         let (to, bytes) = (at as u64 * row_bytes, rows as u64 * row_bytes);
         encoder.copy_buffer_to_buffer(self.buffers.slots.buffer(slot), 0, buffer, to, bytes);
         self.gpu.submit(encoder.finish())
+    }
+
+    /// Runs `work`, which computes logits, so that it brings back the best tokens alone.
+    fn top(
+        &mut self,
+        count: usize,
+        out: &mut TopRows,
+        work: impl FnOnce(&mut Self) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
+        let vocab_size = self.program.vocab_size;
+        if top_size(count).is_none() {
+            work(self)?;
+            out.fill(count, vocab_size, &self.logits);
+            return Ok(());
+        }
+        self.top.reset(count, vocab_size);
+        self.wanted = Wanted::Top(count);
+        let done = work(self);
+        self.wanted = Wanted::Logits;
+        std::mem::swap(out, &mut self.top);
+        done
     }
 
     fn run_draft(&mut self, input: &DraftInput<'_>) -> Result<(), GpuError> {
@@ -535,6 +588,14 @@ impl Executor for GpuExecutor {
 
     fn logits(&self) -> &[f32] {
         &self.logits
+    }
+
+    fn step_top(&mut self, batch: &Batch<'_>, count: usize, out: &mut TopRows) -> Result<(), ModelError> {
+        self.top(count, out, |executor| executor.step(batch).map(|_| ()))
+    }
+
+    fn draft_top(&mut self, input: &DraftInput<'_>, count: usize, out: &mut TopRows) -> Result<(), ModelError> {
+        self.top(count, out, |executor| executor.draft(input).map(|_| ()))
     }
 
     fn start_profile(&mut self) -> Result<(), ModelError> {

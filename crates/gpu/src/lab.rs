@@ -4,6 +4,7 @@
 
 mod attention;
 mod product;
+mod top;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::Instant;
 
 pub use attention::{AttentionCase, Run};
 pub use product::{Kernel, Matrices, ProductCase};
+pub use top::TopCase;
 
 use cortiq_model::{KvDtype, OwnedWeights, Program, StateLimits};
 

@@ -5,8 +5,8 @@
 //! model families, the command line or the environment.
 //!
 //! A step writes one small buffer (ids, positions, block tables, rotary angles), encodes every dispatch of the program,
-//! submits them in a few parts and reads back the logits that were asked for. Pipelines, buffers and bind groups are
-//! made once per model and class of batch size.
+//! submits them in a few parts and reads back what was asked for: all logits of some rows, or their best tokens.
+//! Pipelines, buffers and bind groups are made once per model and class of batch size.
 
 mod bandwidth;
 mod device;

@@ -125,7 +125,9 @@ fn scratch(program: &Program, rows: usize) -> u64 {
     let slots: usize = program.slots.iter().map(|slot| padded(slot.width)).sum();
     let drafts = program.draft.as_ref().map_or(&[][..], |draft| &draft.ops);
     let own = program.ops.iter().chain(drafts).map(|op| op_scratch(op, rows)).max().unwrap_or(0);
-    let head = crate::executor::HEAD_ROWS * (2 * program.vocab_size + padded(program.hidden_size) * 2);
+    let rows_at_once = crate::executor::HEAD_ROWS;
+    let head = rows_at_once * (2 * program.vocab_size + padded(program.hidden_size) * 2)
+        + crate::ops::top_scratch(program.vocab_size, rows_at_once);
     let floats = (3 * slots).saturating_mul(rows).saturating_add(own).saturating_add(head);
     (floats as u64).saturating_mul(4)
 }

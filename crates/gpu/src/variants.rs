@@ -1,7 +1,7 @@
 //! Which kernels a device gets, and why: the choices of `ops/` as a table for people.
 
 use crate::kernel::{WORKGROUP, team_of};
-use crate::ops::{gemm_choice, tile_queries};
+use crate::ops::{gemm_choice, tile_queries, top_slice};
 use crate::weights::Layout;
 use crate::{Caps, Precision};
 
@@ -38,6 +38,11 @@ pub fn kernel_variants(caps: &Caps, precision: Precision) -> Vec<KernelVariant> 
         products("more tokens, packed weights", caps, precision, Layout::Q4),
         products("more tokens, float weights", caps, precision, Layout::F16),
         attention(caps),
+        row(
+            "best tokens",
+            format!("slices of {} logits", top_slice(caps)),
+            format!("fit in {} bytes of workgroup memory", caps.workgroup_memory),
+        ),
         match fast {
             true => row("attention cache", "f16".to_owned(), "precision fast (unless asked otherwise)".to_owned()),
             false => row("attention cache", "f32".to_owned(), "precision exact (unless asked otherwise)".to_owned()),
@@ -119,6 +124,8 @@ mod tests {
             (&caps(None, None, 48 << 10), fast, floats, "no matrix units"),
             (&big, fast, "attention of more tokens", "tiles of 32 queries"),
             (&caps(None, None, 8 << 10), fast, "attention of more tokens", "row by row"),
+            (&big, exact, "best tokens", "slices of 2048"),
+            (&caps(None, None, 16 << 10), fast, "best tokens", "slices of 1024"),
         ] {
             let found = find(caps, precision, purpose);
             assert!(found.contains(words), "{purpose}: {found}");

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use cortiq_cpu::{CpuExecutor, CpuOptions};
 use cortiq_gpu::{Gpu, GpuExecutor, GpuOptions};
-use cortiq_model::{Batch, DraftInput, Executor, KernelTime, ModelError, Program, SequenceState, StateLimits, Weights};
+use cortiq_model::{
+    Batch, DraftInput, Executor, KernelTime, ModelError, Part, PartExecutor, Program, SequenceState, StateLimits,
+    TopRows, Weights,
+};
 
 use crate::arms::Arms;
 use crate::cut::{Cut, cut};
@@ -56,6 +59,13 @@ pub struct ArmOptions {
     pub gpu: GpuOptions,
 }
 
+/// The part of a step that ends with the head.
+struct LastPart<'a> {
+    executor: &'a mut dyn PartExecutor,
+    part: Part<'a>,
+    slots: &'a mut [Vec<f32>],
+}
+
 /// Executes a program on a CPU and a GPU.
 pub struct HybridExecutor {
     program: Program,
@@ -90,12 +100,32 @@ impl HybridExecutor {
         Ok(Self { program, arms: Arms { cpu, gpu }, few, many, slots, head })
     }
 
-    /// The parts of a step: one after the other, since each needs the one before.
-    fn run(&mut self, batch: &Batch<'_>) -> Result<(), ModelError> {
+    /// The parts of a step: one after the other, since each needs the one before. `last` runs the one with the head.
+    fn run(
+        &mut self,
+        batch: &Batch<'_>,
+        last: impl FnOnce(LastPart<'_>) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
         let cuts = if batch.tokens.len() <= FEW_ROWS { &self.few } else { &self.many };
+        let Some((head, cuts)) = cuts.split_last() else { return Ok(()) };
         for cut in cuts {
             self.arms.get_mut(cut.side).run_part(batch, &cut.part(), &mut self.slots)?;
-            self.head = cut.side;
+        }
+        self.head = head.side;
+        last(LastPart { executor: self.arms.get_mut(head.side), part: head.part(), slots: &mut self.slots })
+    }
+
+    /// A whole step around [`HybridExecutor::run`].
+    fn step_with(
+        &mut self,
+        batch: &Batch<'_>,
+        last: impl FnOnce(LastPart<'_>) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
+        batch.validate(self.program.vocab_size, &self.arms)?;
+        batch.append_to(&mut self.arms)?;
+        if let Err(error) = self.run(batch, last) {
+            batch.retract_from(&mut self.arms)?;
+            return Err(error);
         }
         Ok(())
     }
@@ -137,13 +167,16 @@ impl Executor for HybridExecutor {
     }
 
     fn step(&mut self, batch: &Batch<'_>) -> Result<&[f32], ModelError> {
-        batch.validate(self.program.vocab_size, &self.arms)?;
-        batch.append_to(&mut self.arms)?;
-        if let Err(error) = self.run(batch) {
-            batch.retract_from(&mut self.arms)?;
-            return Err(error);
-        }
+        self.step_with(batch, |last| last.executor.run_part(batch, &last.part, last.slots))?;
         Ok(self.logits())
+    }
+
+    fn step_top(&mut self, batch: &Batch<'_>, count: usize, out: &mut TopRows) -> Result<(), ModelError> {
+        self.step_with(batch, |last| last.executor.run_part_top(batch, &last.part, last.slots, count, out))
+    }
+
+    fn draft_top(&mut self, input: &DraftInput<'_>, count: usize, out: &mut TopRows) -> Result<(), ModelError> {
+        self.arms.get_mut(self.head).draft_top(input, count, out)
     }
 
     fn draft(&mut self, input: &DraftInput<'_>) -> Result<&[f32], ModelError> {

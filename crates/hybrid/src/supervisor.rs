@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 
 use cortiq_gpu::{AdapterChoice, Gpu};
 use cortiq_model::{
-    Batch, DraftInput, Executor, KernelTime, ModelError, Program, SequenceId, SequenceState, SnapshotId,
+    Batch, DraftInput, Executor, KernelTime, ModelError, Program, SequenceId, SequenceState, SnapshotId, TopRows,
 };
 
 use crate::HybridError;
@@ -242,6 +242,14 @@ impl Executor for Supervisor {
 
     fn logits(&self) -> &[f32] {
         self.inner.active.logits()
+    }
+
+    fn step_top(&mut self, batch: &Batch<'_>, count: usize, out: &mut TopRows) -> Result<(), ModelError> {
+        self.inner.active.step_top(batch, count, out).map_err(|error| self.recover(error))
+    }
+
+    fn draft_top(&mut self, input: &DraftInput<'_>, count: usize, out: &mut TopRows) -> Result<(), ModelError> {
+        self.inner.active.draft_top(input, count, out).map_err(|error| self.recover(error))
     }
 
     fn start_profile(&mut self) -> Result<(), ModelError> {

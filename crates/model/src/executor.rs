@@ -1,6 +1,6 @@
 //! The contract that every executor fulfils.
 
-use crate::{Batch, ModelError, Program, Row, SequenceState};
+use crate::{Batch, ModelError, Program, Row, SequenceState, TopRows};
 
 /// Whose hidden states a draft continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +89,24 @@ pub trait Executor: Send {
     /// position of each row; a draft of a draft writes past the end of its sequence, which a later step overwrites.
     fn draft(&mut self, input: &DraftInput<'_>) -> Result<&[f32], ModelError>;
 
-    /// The logits that the last successful step returned.
+    /// The logits that the last successful [`Executor::step`] or [`Executor::draft`] returned.
     fn logits(&self) -> &[f32];
+
+    /// [`Executor::step`] that gives the `count` (at least 1) best tokens of each of `batch.logit_rows` instead of all
+    /// logits, which an executor with memory of its own need not bring back then: [`Executor::logits`] may be empty
+    /// afterwards. What was in `out` is lost.
+    fn step_top(&mut self, batch: &Batch<'_>, count: usize, out: &mut TopRows) -> Result<(), ModelError> {
+        let vocab_size = self.program().vocab_size;
+        out.fill(count, vocab_size, self.step(batch)?);
+        Ok(())
+    }
+
+    /// [`Executor::draft`] that gives the `count` best tokens of each row, as [`Executor::step_top`] does.
+    fn draft_top(&mut self, input: &DraftInput<'_>, count: usize, out: &mut TopRows) -> Result<(), ModelError> {
+        let vocab_size = self.program().vocab_size;
+        out.fill(count, vocab_size, self.draft(input)?);
+        Ok(())
+    }
 
     /// Starts to time every kernel. Steps are slower until [`Executor::end_profile`].
     fn start_profile(&mut self) -> Result<(), ModelError> {

@@ -16,6 +16,7 @@ mod rope;
 mod shapes;
 mod spec;
 mod state;
+mod top;
 mod weights;
 
 pub use batch::{Batch, Row, Span};
@@ -37,4 +38,5 @@ pub use state::{
     HostState, KvBlock, KvDtype, KvLayer, KvRows, KvValues, SequenceId, SequenceState, SnapshotId, StateDecl,
     StateLimits,
 };
+pub use top::{TopLogit, TopRows, Wanted};
 pub use weights::{MappedWeights, OwnedTensor, OwnedWeights, TensorId, Weights};

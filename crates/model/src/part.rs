@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Batch, Executor, ModelError, Slot};
+use crate::{Batch, Executor, ModelError, Slot, TopRows};
 
 /// Some consecutive operations of a step, and what crosses their borders.
 #[derive(Clone, Copy, Debug)]
@@ -33,4 +33,19 @@ pub trait PartExecutor: Executor {
     /// outputs written to it. Logits of a part that ends with the head are in [`Executor::logits`], and its hidden
     /// states can be drafted from. Slots keep their rows between the parts of one step.
     fn run_part(&mut self, batch: &Batch<'_>, part: &Part<'_>, slots: &mut [Vec<f32>]) -> Result<(), ModelError>;
+
+    /// [`PartExecutor::run_part`] of a part with the head, for the `count` best tokens of each row of logits, as
+    /// [`Executor::step_top`] gives them.
+    fn run_part_top(
+        &mut self,
+        batch: &Batch<'_>,
+        part: &Part<'_>,
+        slots: &mut [Vec<f32>],
+        count: usize,
+        out: &mut TopRows,
+    ) -> Result<(), ModelError> {
+        self.run_part(batch, part, slots)?;
+        out.fill(count, self.program().vocab_size, self.logits());
+        Ok(())
+    }
 }

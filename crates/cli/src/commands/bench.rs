@@ -8,7 +8,10 @@ use anyhow::{anyhow, bail};
 use clap::ArgGroup;
 use cortiq_cmf::CmfFile;
 use cortiq_cpu::{BANDWIDTH_BYTES, CpuOptions, read_bandwidth};
-use cortiq_engine::{Engine, EngineError, EngineOptions, ExecutorKind, LogitRows, PREFILL_CHUNK, Sequence};
+use cortiq_engine::{
+    Engine, EngineError, EngineOptions, ExecutorKind, LogitRows, PREFILL_CHUNK, Predictions, Sampler, SamplingParams,
+    Sequence,
+};
 use cortiq_model::{HostState, KvLayer, NAMED_SHAPES, NamedShape, StateDecl, Weights, named_shape};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -308,42 +311,65 @@ fn repeat(times: usize, mut work: impl FnMut() -> anyhow::Result<f64>) -> anyhow
     (0..times).map(|_| work()).collect()
 }
 
-/// Seconds to compute `ids` and the logits of the last of them.
+/// Chooses the best token after a row, as greedy decoding does.
+struct Greedy {
+    sampler: Sampler,
+    predictions: Predictions,
+}
+
+impl Greedy {
+    fn new(engine: &Engine) -> Result<Self, EngineError> {
+        let sampler = Sampler::new(SamplingParams::greedy(), engine.vocab_size())?;
+        let predictions = Predictions::new(sampler.wants(), engine.vocab_size());
+        Ok(Self { sampler, predictions })
+    }
+
+    /// Computes `ids` in one step and the token after them.
+    fn next(&mut self, engine: &mut Engine, sequence: &mut Sequence, ids: &[u32]) -> Result<u32, EngineError> {
+        engine.predict(sequence, ids, LogitRows::Last, &mut self.predictions)?;
+        self.sampler.choose(self.predictions.row(0))
+    }
+}
+
+/// Seconds to compute `ids` and the token after them.
 fn prefill(engine: &mut Engine, ids: &[u32]) -> anyhow::Result<f64> {
+    let mut greedy = Greedy::new(engine)?;
     in_sequence(engine, |engine, sequence| {
         let start = Instant::now();
-        feed(engine, sequence, ids)?;
+        feed(engine, sequence, ids, &mut greedy)?;
         Ok(start.elapsed().as_secs_f64())
     })
 }
 
-/// Seconds to compute `ids` one by one, each with its logits, in a sequence that holds `before`; `ready` is called
-/// between the two.
+/// Seconds to compute `ids` one by one, each with the token after it, in a sequence that holds `before`; `ready` is
+/// called between the two. The tokens chosen are not those fed next: random weights may repeat one for ever, which reads
+/// the same few experts every time.
 fn decode(
     engine: &mut Engine,
     before: &[u32],
     ids: &[u32],
     ready: impl Fn(&mut Engine) -> Result<(), EngineError>,
 ) -> anyhow::Result<f64> {
+    let mut greedy = Greedy::new(engine)?;
     in_sequence(engine, |engine, sequence| {
         if !before.is_empty() {
-            feed(engine, sequence, before)?;
+            feed(engine, sequence, before, &mut greedy)?;
         }
         ready(engine)?;
         let start = Instant::now();
-        ids.iter().try_for_each(|id| engine.extend(sequence, &[*id], LogitRows::Last).map(|_| ()))?;
+        ids.iter().try_for_each(|id| greedy.next(engine, sequence, &[*id]).map(|_| ()))?;
         Ok(start.elapsed().as_secs_f64())
     })
 }
 
-/// Computes `ids` in chunks, and the logits of the last of them.
-fn feed(engine: &mut Engine, sequence: &mut Sequence, ids: &[u32]) -> Result<(), EngineError> {
+/// Computes `ids` in chunks, and the token after them.
+fn feed(engine: &mut Engine, sequence: &mut Sequence, ids: &[u32], greedy: &mut Greedy) -> Result<(), EngineError> {
     let mut rest = ids;
     while let Some((chunk, more)) = rest.split_at_checked(PREFILL_CHUNK).filter(|(_, more)| !more.is_empty()) {
         engine.extend(sequence, chunk, LogitRows::None)?;
         rest = more;
     }
-    engine.extend(sequence, rest, LogitRows::Last)?;
+    greedy.next(engine, sequence, rest)?;
     Ok(())
 }
 

@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use cortiq_model::TopLogit;
+
 use super::SamplingParams;
 use crate::EngineError;
 
@@ -43,6 +45,25 @@ impl CandidateList {
         {
             self.keep_best(k);
         }
+        self.weigh(best, params);
+        Ok(())
+    }
+
+    /// [`CandidateList::select`] from the `top_k` best tokens of a row, sorted.
+    pub(super) fn select_top(&mut self, tokens: &[TopLogit], params: &SamplingParams) -> Result<(), EngineError> {
+        let best = tokens.first().map_or(f32::NEG_INFINITY, |token| token.logit);
+        if best == f32::NEG_INFINITY {
+            return Err(EngineError::NoCandidate);
+        }
+        self.list.clear();
+        let allowed = tokens.iter().filter(|token| token.logit > f32::NEG_INFINITY);
+        self.list.extend(allowed.map(|&TopLogit { id, logit }| Candidate { id, probability: 0.0, logit }));
+        self.weigh(best, params);
+        Ok(())
+    }
+
+    /// Temperature, top-p and min-p, once top-k has been applied; `best` is the largest logit.
+    fn weigh(&mut self, best: f32, params: &SamplingParams) {
         // The best logit is subtracted first, so that a small temperature cannot overflow.
         let scale = 1.0 / f64::from(params.temperature);
         for c in &mut self.list {
@@ -54,7 +75,6 @@ impl CandidateList {
         if params.min_p > 0.0 {
             self.list.retain(|c| c.probability as f32 >= params.min_p);
         }
-        Ok(())
     }
 
     /// Keeps the `k` best, sorted.

@@ -1,3 +1,5 @@
+use cortiq_model::TopRows;
+
 use super::*;
 
 const INF: f32 = f32::INFINITY;
@@ -324,4 +326,120 @@ fn buffers_are_reused() {
         sampler.sample(&mut row).unwrap();
     }
     assert_eq!(sampler.candidates.as_slice().as_ptr(), before);
+}
+
+/// The best tokens of a row, as many as the sampler wants.
+fn best_tokens(sampler: &Sampler, logits: &[f32]) -> TopRows {
+    let Wanted::Top(count) = sampler.wants() else { panic!("{:?} wants all logits", sampler.params()) };
+    let mut rows = TopRows::default();
+    rows.fill(count, logits.len(), logits);
+    rows
+}
+
+#[test]
+fn what_a_sampler_wants() {
+    let greedy = SamplingParams::greedy;
+    let top_k = |top_k| SamplingParams { top_k, ..SamplingParams::default() };
+    let cases = [
+        (greedy(), Wanted::Top(1)),
+        // Top-k does not matter then.
+        (SamplingParams { top_k: 40, ..greedy() }, Wanted::Top(1)),
+        (SamplingParams { repetition_penalty: 1.1, ..greedy() }, Wanted::Logits),
+        (SamplingParams { presence_penalty: -0.5, ..greedy() }, Wanted::Logits),
+        (SamplingParams { frequency_penalty: 0.5, ..greedy() }, Wanted::Logits),
+        (SamplingParams { logit_bias: vec![(3, 1.0)], ..greedy() }, Wanted::Logits),
+        (top_k(0), Wanted::Logits),
+        (top_k(1), Wanted::Top(1)),
+        (top_k(64), Wanted::Top(64)),
+        (top_k(65), Wanted::Logits),
+        (top_k(u32::MAX), Wanted::Logits),
+        (SamplingParams { frequency_penalty: 0.5, ..top_k(20) }, Wanted::Logits),
+        (SamplingParams { logit_bias: vec![(3, 1.0)], ..top_k(20) }, Wanted::Logits),
+    ];
+    for (params, wanted) in cases {
+        assert_eq!(Sampler::new(params.clone(), 100).unwrap().wants(), wanted, "{params:?}");
+    }
+}
+
+/// The same seed gives the same tokens, and the same probabilities to the last bit, from the best tokens and from all.
+#[test]
+fn the_best_tokens_are_enough() {
+    let mut state = 5u64;
+    let mut next = |levels: u32| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u32 % levels
+    };
+    let rules = [(1.0f32, 1.0f32, 0.0f32), (0.7, 0.9, 0.0), (5.0, 0.5, 0.01), (0.2, 1.0, 0.3), (1e-3, 0.99, 0.0)];
+    let (mut drawn, mut tied) = (0, 0);
+    for round in 0..60u64 {
+        // Few levels: ties everywhere, at the border of top-k too. Zeros of both signs, excluded tokens.
+        let levels = [4, 30, 1 << 20][round as usize % 3];
+        let vocab = [70, 5, 3000, 40][round as usize % 4];
+        let mut logits: Vec<f32> =
+            (0..vocab).map(|_| (next(levels) as f32 - levels as f32 / 2.0) * (8.0 / levels as f32)).collect();
+        for logit in &mut logits {
+            *logit = match next(40) {
+                0 => -0.0,
+                1 => 0.0,
+                2 => -INF,
+                _ => *logit,
+            };
+        }
+        for top_k in [0, 1, 2, 5, 20, 40, 64] {
+            for (temperature, top_p, min_p) in rules {
+                let temperature = if top_k == 0 { 0.0 } else { temperature };
+                let seed = Some(round);
+                let params = SamplingParams { temperature, top_k, top_p, min_p, seed, ..plain() };
+                let what = format!("{params:?}, {vocab} tokens of {levels} levels");
+                let mut from_all = Sampler::new(params.clone(), vocab).unwrap();
+                let mut from_best = Sampler::new(params, vocab).unwrap();
+                let best = best_tokens(&from_best, &logits);
+                for _ in 0..8 {
+                    let ours = from_best.choose(Prediction::Top(best.row(0))).unwrap();
+                    let theirs = from_all.choose(Prediction::Logits(&mut logits.clone())).unwrap();
+                    assert_eq!(ours, theirs, "{what}");
+                    drawn += 1;
+                }
+                if temperature > 0.0 {
+                    let bits = |sampler: &Sampler| -> Vec<(u32, u64)> {
+                        let list = sampler.candidates.as_slice();
+                        list.iter().map(|c| (c.id, c.probability.to_bits())).collect()
+                    };
+                    assert_eq!(bits(&from_best), bits(&from_all), "{what}");
+                    let border = best.row(0).last().unwrap().logit;
+                    tied += usize::from(logits.iter().filter(|logit| **logit == border).count() > 1);
+                }
+            }
+        }
+    }
+    assert!(drawn > 10_000 && tied > 500, "{drawn} draws, {tied} with a tie at the border");
+}
+
+#[test]
+fn bad_rows_are_the_same_errors_from_the_best_tokens() {
+    let rows: [&[f32]; 6] = [
+        &[0.0, f32::NAN, 3.0, INF],
+        &[INF, 0.0, 1.0, f32::NAN],
+        &[0.0, 1.0, 2.0, -f32::NAN],
+        &[-INF; 4],
+        &[-INF, -INF, -3e38, -INF],
+        &[3e38, -3e38, 0.0, -0.0],
+    ];
+    for params in [SamplingParams::greedy(), SamplingParams { top_k: 2, ..plain() }] {
+        for row in rows {
+            let mut sampler = Sampler::new(params.clone(), 4).unwrap();
+            let best = best_tokens(&sampler, row);
+            let ours = sampler.clone().choose(Prediction::Top(best.row(0))).map_err(|error| error.to_string());
+            let theirs = sampler.sample(&mut row.to_vec()).map_err(|error| error.to_string());
+            assert_eq!(ours, theirs, "{row:?}");
+        }
+        // Not what it asked for.
+        let mut sampler = Sampler::new(params.clone(), 4).unwrap();
+        let none = sampler.choose(Prediction::Top(&[])).unwrap_err();
+        assert!(matches!(none, EngineError::LogitsLength { actual: 0, .. }), "{none}");
+    }
+    let mut sampler = Sampler::new(plain(), 4).unwrap();
+    let best = [TopLogit { id: 0, logit: 1.0 }];
+    let refused = sampler.choose(Prediction::Top(&best)).unwrap_err();
+    assert!(matches!(refused, EngineError::LogitsLength { expected: 4, actual: 1 }), "{refused}");
 }

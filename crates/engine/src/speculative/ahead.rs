@@ -2,21 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use cortiq_model::{ModelError, SnapshotId, StateDecl};
+use cortiq_model::{ModelError, SnapshotId, StateDecl, TopRows, Wanted};
 
 use super::monitor::Monitor;
 use super::{DraftKind, MAX_DRAFT_TOKENS, Speculation, ngram};
-use crate::{Engine, EngineError, LogitRows, PREFILL_CHUNK, Sequence};
+use crate::{Engine, EngineError, LogitRows, PREFILL_CHUNK, Prediction, Predictions, Sequence};
 
-/// The latest step of a generation: logits after its last known token and after each guess.
+/// The latest step of a generation: predictions after its last known token and after each guess.
 pub(crate) struct Ahead {
     guessing: Option<Guessing>,
-    vocab_size: usize,
-    /// `[guesses + 1, vocab_size]`.
-    logits: Vec<f32>,
+    /// Of `guesses + 1` rows.
+    predictions: Predictions,
+    /// Tokens of the step: the known one, then the guesses.
+    tokens: Vec<u32>,
     /// Tokens that the step took for granted.
     guesses: Vec<u32>,
-    /// Guesses that turned out right; the row of logits in use.
+    /// Guesses that turned out right; the prediction in use.
     right: usize,
     /// State before the step, where a sequence cannot go back otherwise.
     snapshot: Option<SnapshotId>,
@@ -37,16 +38,17 @@ struct Guessing {
     time: Duration,
     /// Prompt and answer.
     history: Vec<u32>,
+    /// The best token that the head predicts.
+    best: TopRows,
 }
 
 impl Ahead {
-    /// Logits of the next token.
-    pub(crate) fn logits(&mut self) -> &mut [f32] {
-        let start = self.right * self.vocab_size;
-        self.logits.get_mut(start..start + self.vocab_size).unwrap_or_default()
+    /// What is known of the next token.
+    pub(crate) fn prediction(&mut self) -> Prediction<'_> {
+        self.predictions.row(self.right)
     }
 
-    /// Takes notice of the token that was chosen from [`Ahead::logits`].
+    /// Takes notice of the token that was chosen from [`Ahead::prediction`].
     pub(crate) fn choose(&mut self, id: u32) {
         self.accepted += usize::from(self.guessed(id));
         if let Some(guessing) = &mut self.guessing {
@@ -81,8 +83,13 @@ impl Engine {
         self.always_speculate = always;
     }
 
-    /// Prepares a generation whose prompt is not fed yet.
-    pub(crate) fn look_ahead(&self, prompt: &[u32], speculation: Speculation) -> Result<Ahead, EngineError> {
+    /// Prepares a generation whose prompt is not fed yet and whose sampler wants `wanted`.
+    pub(crate) fn look_ahead(
+        &self,
+        prompt: &[u32],
+        speculation: Speculation,
+        wanted: Wanted,
+    ) -> Result<Ahead, EngineError> {
         let guessing = match speculation.resolve(self.has_prediction_head()) {
             Some((_, count)) if !(1..=MAX_DRAFT_TOKENS).contains(&count) => {
                 return Err(EngineError::DraftTokens(count));
@@ -92,14 +99,14 @@ impl Engine {
             }
             Some((kind, count)) => {
                 let (monitor, history) = (Monitor::new(!self.always_speculate), prompt.to_vec());
-                Some(Guessing { kind, count, monitor, time: Duration::ZERO, history })
+                Some(Guessing { kind, count, monitor, time: Duration::ZERO, history, best: TopRows::default() })
             }
             None => None,
         };
         Ok(Ahead {
             guessing,
-            vocab_size: self.vocab_size(),
-            logits: Vec::new(),
+            predictions: Predictions::new(wanted, self.vocab_size()),
+            tokens: Vec::new(),
             guesses: Vec::new(),
             right: 0,
             snapshot: None,
@@ -117,7 +124,8 @@ impl Engine {
         kept: usize,
         ahead: &mut Ahead,
     ) -> Result<(), EngineError> {
-        ahead.logits = self.feed(sequence, prompt, kept, ahead.has_head())?;
+        let with_head = ahead.has_head();
+        self.feed(sequence, prompt, kept, with_head, &mut ahead.predictions)?;
         ahead.first_row = (prompt.len() - kept - 1) % PREFILL_CHUNK;
         Ok(())
     }
@@ -127,7 +135,7 @@ impl Engine {
         sequence.tokens.len() - ahead.open()
     }
 
-    /// Moves on to the logits after `id`, the token that was chosen; `left` tokens may still be produced, at least 1.
+    /// Moves on to the prediction after `id`, the token that was chosen; `left` tokens may still be produced, at least 1.
     pub(crate) fn advance(
         &mut self,
         sequence: &mut Sequence,
@@ -163,7 +171,7 @@ impl Engine {
             DraftKind::NGram => Ok(ngram::propose(&guessing.history, count)),
             DraftKind::Mtp => {
                 let next: Vec<u32> = ahead.guesses.iter().copied().chain([id]).collect();
-                self.head_guesses(sequence, ahead.first_row, &next, count)
+                self.head_guesses(sequence, ahead.first_row, &next, count, &mut guessing.best)
             }
         }
     }
@@ -180,10 +188,10 @@ impl Engine {
         if !guesses.is_empty() && self.executor.program().states.iter().any(recurrent) {
             ahead.snapshot = Some(self.executor.states().snapshot(sequence.id)?);
         }
-        let tokens: Vec<u32> = [id].into_iter().chain(guesses.iter().copied()).collect();
-        let logits = self.extend(sequence, &tokens, LogitRows::All)?;
-        ahead.logits.clear();
-        ahead.logits.extend_from_slice(logits);
+        ahead.tokens.clear();
+        ahead.tokens.push(id);
+        ahead.tokens.extend_from_slice(&guesses);
+        self.predict(sequence, &ahead.tokens, LogitRows::All, &mut ahead.predictions)?;
         (ahead.right, ahead.first_row) = (0, 0);
         ahead.drafted += guesses.len();
         ahead.guesses = guesses;

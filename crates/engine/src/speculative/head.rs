@@ -4,9 +4,9 @@
 //! that follows. It is kept complete from the start of a prompt on. Positions that a sequence holds from a time
 //! without speculation lack it; guesses are poorer there, and the text is the same.
 
-use cortiq_model::{DraftInput, DraftSource};
+use cortiq_model::{DraftInput, DraftSource, TopRows};
 
-use crate::sampler::argmax;
+use crate::sampler::best_of;
 use crate::{Engine, EngineError, Sequence};
 
 impl Engine {
@@ -25,13 +25,14 @@ impl Engine {
         Ok(())
     }
 
-    /// [`Engine::teach_head`], and at most `count` guesses of what follows the last of `next`.
+    /// [`Engine::teach_head`], and at most `count` guesses of what follows the last of `next`. What is in `best` is lost.
     pub(super) fn head_guesses(
         &mut self,
         sequence: &Sequence,
         first: usize,
         next: &[u32],
         count: usize,
+        best: &mut TopRows,
     ) -> Result<Vec<u32>, EngineError> {
         let Some(last) = next.len().checked_sub(1).filter(|_| count > 0) else {
             self.teach_head(first, next)?;
@@ -43,7 +44,8 @@ impl Engine {
         let input = DraftInput { source: DraftSource::Step, rows: &rows, next, logit_rows: &[last] };
         let mut guesses = Vec::with_capacity(count);
         // A row without a best token ends the guessing, nothing else.
-        let mut guess = argmax(self.executor.draft(&input)?).ok();
+        self.executor.draft_top(&input, 1, best)?;
+        let mut guess = best_of(best.row(0)).ok();
         let mut row = last;
         while let Some(token) = guess {
             guesses.push(token);
@@ -51,7 +53,8 @@ impl Engine {
                 break;
             }
             let input = DraftInput { source: DraftSource::Draft, rows: &[row], next: &[token], logit_rows: &[0] };
-            guess = argmax(self.executor.draft(&input)?).ok();
+            self.executor.draft_top(&input, 1, best)?;
+            guess = best_of(best.row(0)).ok();
             row = 0;
         }
         Ok(guesses)

@@ -1,6 +1,6 @@
 //! Parts of a step, for compositions of executors: rows cross between a slot and the host.
 
-use cortiq_model::{Batch, ModelError, Part, PartExecutor, Slot};
+use cortiq_model::{Batch, ModelError, Part, PartExecutor, Slot, TopRows};
 
 use super::{GpuExecutor, HeadOf, MAX_ROWS, Stage, submit};
 use crate::GpuError;
@@ -101,5 +101,16 @@ impl PartExecutor for GpuExecutor {
             self.forget_results();
             error.into()
         })
+    }
+
+    fn run_part_top(
+        &mut self,
+        batch: &Batch<'_>,
+        part: &Part<'_>,
+        slots: &mut [Vec<f32>],
+        count: usize,
+        out: &mut TopRows,
+    ) -> Result<(), ModelError> {
+        self.top(count, out, |executor| executor.run_part(batch, part, slots))
     }
 }

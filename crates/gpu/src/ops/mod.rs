@@ -16,6 +16,7 @@ mod quantise;
 mod rope;
 mod short_attention;
 mod short_conv;
+mod top;
 
 pub(crate) use attention::{attention, tile_queries};
 pub(crate) use elementwise::{concat, residual, scale, split_gate};
@@ -37,6 +38,9 @@ pub(crate) use quantise::quantise;
 pub(crate) use rope::qk_norm_rope_store;
 pub(crate) use short_attention::{SHORT_CONTEXT, short_attention, takes_short};
 pub(crate) use short_conv::short_conv;
+#[cfg(feature = "lab")]
+pub(crate) use top::top_slices;
+pub(crate) use top::{Top, top_scratch, top_size, top_slice};
 
 use crate::kernel::{WORKGROUP, with_teams};
 use crate::plan::Recorder;

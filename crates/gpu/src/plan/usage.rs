@@ -84,7 +84,9 @@ mod tests {
     fn a_residual_is_fused_only_when_nobody_misses_the_product() {
         let norm = |input| Op::Norm { input: Slot(input), weight: cortiq_model::VectorId(0), eps: 0.0, out: Slot(9) };
         let (op, add) = (linear(1), residual(1, 2));
-        let fused = |rest: &[Op], end: usize| residual_after(&op, Ahead::of(&[&[op.clone()], rest].concat(), 0, end));
+        let fused = |rest: &[Op], end: usize| {
+            residual_after(&op, Ahead::of(&[std::slice::from_ref(&op), rest].concat(), 0, end))
+        };
         assert_eq!(fused(&[add.clone(), norm(2)], 3), Some(Slot(2)));
         assert_eq!(fused(&[add.clone(), norm(1)], 3), None, "the product is read again");
         assert_eq!(fused(&[add.clone(), norm(1)], 2), None, "the product is read again, elsewhere");
