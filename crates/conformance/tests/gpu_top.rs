@@ -12,6 +12,7 @@ use cortiq_conformance::{convert_fixture, golden, open_model, test_gpu};
 use cortiq_engine::{Engine, EngineOptions, ExecutorKind, GenerateOptions, SamplingParams, Speculation};
 use cortiq_gpu::lab::{Lab, TopCase};
 use cortiq_gpu::{AdapterChoice, Caps, GpuExecutor, Precision, kernel_variants};
+use cortiq_hybrid::{GpuPlan, Probe};
 use cortiq_model::{Batch, DraftInput, DraftSource, Executor, Span, StateLimits, TopRows};
 use cortiq_quant::Encoding;
 
@@ -259,7 +260,8 @@ fn engine(name: &str, executor: ExecutorKind) -> Engine {
     let folder = tempfile::tempdir().unwrap();
     let file = CmfFile::open_owned(&convert_fixture(name, Encoding::F32, folder.path())).unwrap();
     let adapter = AdapterChoice { allow_software: true, ..AdapterChoice::default() };
-    let options = EngineOptions { executor, adapter, ..EngineOptions::default() };
+    let gpu = GpuPlan { adapter, probe: Probe::Trust, ..GpuPlan::default() };
+    let options = EngineOptions { executor, gpu, ..EngineOptions::default() };
     let mut engine = Engine::from_file(Arc::new(file), &options).unwrap();
     engine.set_always_speculate(true);
     engine
