@@ -33,7 +33,7 @@ pub(crate) use linear::{Product, Store, add_overlay, product};
 pub(crate) use mla::{mla_attention, mla_store};
 pub(crate) use moe::moe;
 pub(crate) use norm::norm;
-pub(crate) use quantise::quantise;
+pub(crate) use quantise::{Codes, quantise};
 pub(crate) use rope::qk_norm_rope_store;
 pub(crate) use short_attention::{SHORT_CONTEXT, short_attention, takes_short};
 pub(crate) use short_conv::short_conv;

@@ -3,6 +3,7 @@
 
 use super::experts::{Experts, Pool};
 use crate::kernel::{WORKGROUP, team_size};
+use crate::ops::Codes;
 use crate::plan::{Class, Recorder};
 use crate::shader::{Source, wgsl};
 use crate::weights::Layout;
@@ -23,9 +24,9 @@ impl Turns {
         Self { groups, span: per_lane.div_ceil(turns), turns }
     }
 
-    /// Bytes of workgroup memory: codes, scale, and scale times sum of every group.
-    fn memory(self, team: usize) -> usize {
-        self.turns * self.span * team * 40
+    /// Bytes of workgroup memory: codes, scale, and scale times sum of every group, once per code of a value.
+    fn memory(self, team: usize, codes: Codes) -> usize {
+        codes.count() * self.turns * self.span * team * 40
     }
 
     /// Constants and snippet of the activations.
@@ -60,7 +61,7 @@ fn turns(rec: &Recorder<'_>, groups: usize, most: usize) -> Option<Turns> {
     const BESIDE: usize = 4096;
     let team = team_size(rec.gpu, WORKGROUP) as usize;
     let found = Turns::new(groups, team, most);
-    let fits = found.memory(team) + BESIDE <= rec.gpu.caps().workgroup_memory as usize;
+    let fits = found.memory(team, rec.codes) + BESIDE <= rec.gpu.caps().workgroup_memory as usize;
     (rec.class == Class::One && fits).then_some(found)
 }
 
