@@ -168,6 +168,15 @@ fn seventy_thousand_rows() {
     check(&mut lab, &[Matrix::random(&Encoding::F16, 70_000, 32, 31)], &[17], None, false);
 }
 
+/// Rows that a thread brings several pieces of.
+#[test]
+fn long_rows() {
+    let mut lab = Lab::new(test_gpu());
+    for encoding in [Encoding::Q8Row, Encoding::Q4Block] {
+        check(&mut lab, &[Matrix::random(&encoding, 20, 4960, 51)], &[1, 3], None, false);
+    }
+}
+
 #[test]
 fn an_overlay_reaches_the_first_and_the_last_column() {
     let mut lab = Lab::new(test_gpu());

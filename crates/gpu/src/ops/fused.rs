@@ -10,12 +10,12 @@ use cortiq_model::{GatedFfnOp, LinearPart, MatrixId, Slot, VectorId};
 use super::ffn::{gated_product, with_function};
 use super::linear::{Product, Store, output_binds, product_of, stacked_bias, weight_binds, with_outputs};
 use super::{Codes, source};
-use crate::GpuError;
 use crate::kernel::{Bind, fold, team_size};
 use crate::plan::{Activation, Class, Quantised, Recorder, Rows};
 use crate::shader::{Source, wgsl};
 use crate::slots::padded;
 use crate::weights::{Layout, Piece};
+use crate::{Caps, GpuError};
 
 /// Quads of columns that a thread packs, at most.
 const QUADS_PER_THREAD: usize = 4;
@@ -34,8 +34,7 @@ pub(crate) fn takes_linear(rec: &Recorder<'_>, ids: &[MatrixId]) -> bool {
         && rec.uses_int8(layout)
         && !layout.has_overlay()
         && layout != Layout::Q8Field
-        && cols <= 4 * QUADS_PER_THREAD * threads(rec) as usize
-        && fits(rec, cols, rec.codes)
+        && cols <= most_cols(rec.gpu.caps(), rec.codes)
         && ids.len() <= 4
         && ids.iter().all(|id| rec.layout(*id).is_ok_and(|other| other == layout))
 }
@@ -71,10 +70,17 @@ fn with_input(source: Source, input: &FusedInput) -> Source {
 /// Threads of a workgroup: many, because each workgroup packs the input for itself.
 const THREADS: u32 = 512;
 
-/// Whether an int8 row of `cols` columns and what teams need beside it fit in workgroup memory.
-fn fits(rec: &Recorder<'_>, cols: usize, codes: Codes) -> bool {
+/// Columns of the widest int8 row that fits in workgroup memory, with what teams need beside it.
+fn most_in_memory(caps: &Caps, codes: Codes) -> usize {
     const TEAMS: usize = 4096;
-    codes.count() * padded(cols) * 10 / 8 + TEAMS <= rec.gpu.caps().workgroup_memory as usize
+    // 32 codes, their scale, and scale times sum.
+    let group = 40 * codes.count();
+    (caps.workgroup_memory as usize).saturating_sub(TEAMS) / group * 32
+}
+
+/// Columns of the widest row that [`fused_linear`] and [`fused_gated`] pack for themselves.
+pub(crate) fn most_cols(caps: &Caps, codes: Codes) -> usize {
+    most_in_memory(caps, codes).min(4 * QUADS_PER_THREAD * caps.threads(THREADS) as usize)
 }
 
 /// Threads of a workgroup on this device.
@@ -87,7 +93,10 @@ pub(super) fn takes_staged(rec: &Recorder<'_>, product: &Product<'_>) -> bool {
     let matrix = product.matrix;
     product.class == Class::One
         && !matrix.layout.has_overlay()
-        && product.int8.as_ref().is_some_and(|int8| fits(rec, matrix.cols, int8.per_value))
+        && product
+            .int8
+            .as_ref()
+            .is_some_and(|int8| padded(matrix.cols) <= most_in_memory(rec.gpu.caps(), int8.per_value))
         && (matrix.fields.is_none() || matrix.parts.len() == 1)
 }
 

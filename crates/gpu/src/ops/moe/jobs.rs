@@ -112,7 +112,8 @@ fn with_packing(source: Source, packed: Option<&Quantised>, stride: usize) -> So
 
 /// Adds the int8 activations that a pool's products take; `turns` of them in workgroup memory where they fit.
 fn with_codes(source: Source, pool: &Pool, int8: &Quantised, turns: Option<Turns>) -> Source {
-    let source = pool.layout().with_dot(source).with("X_REST", int8.rest(pool.cols() / 32)).part(int8.per_value.group());
+    let source =
+        pool.layout().with_dot(source).with("X_REST", int8.rest(pool.cols() / 32)).part(int8.per_value.group());
     match turns {
         Some(turns) => turns.with_x(source),
         None => source.part(wgsl!("lib/x_codes.wgsl")),

@@ -2,11 +2,20 @@
 //! it needs on their way at once, or nearly so.
 
 use super::experts::{Experts, Pool};
+use crate::Caps;
 use crate::kernel::{WORKGROUP, team_size};
 use crate::ops::Codes;
 use crate::plan::{Class, Recorder};
 use crate::shader::{Source, wgsl};
 use crate::weights::Layout;
+
+/// Bytes that the kernels keep beside the activations, at most: 256 jobs or neurons, and sums.
+const BESIDE: usize = 4096;
+
+/// Columns of all of a token's activations that these kernels take together.
+pub(crate) fn most_cols(caps: &Caps, codes: Codes) -> usize {
+    (caps.workgroup_memory as usize).saturating_sub(BESIDE) / (40 * codes.count()) * 32
+}
 
 /// How the lanes of a team share groups of activations: `turns` times `span` groups each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +66,6 @@ pub(super) fn down_turns(rec: &Recorder<'_>, experts: &Experts, pool: &Pool) -> 
 }
 
 fn turns(rec: &Recorder<'_>, groups: usize, most: usize) -> Option<Turns> {
-    /// What the kernels keep beside the activations, at most: 256 jobs or neurons, and sums.
-    const BESIDE: usize = 4096;
     let team = team_size(rec.gpu, WORKGROUP) as usize;
     let found = Turns::new(groups, team, most);
     let fits = found.memory(team, rec.codes) + BESIDE <= rec.gpu.caps().workgroup_memory as usize;
