@@ -16,6 +16,9 @@ use cortiq_reference::ReferenceExecutor;
 
 const LIMITS: StateLimits = StateLimits { max_positions: 512, max_bytes: 1 << 30 };
 
+/// Greedy tokens that are compared after each prompt: a software adapter takes its time for a step.
+const MAX_GREEDY: usize = 8;
+
 fn fixture(name: &str, encoding: Encoding) -> (tempfile::TempDir, Model) {
     let folder = tempfile::tempdir().unwrap();
     let model = open_model(&convert_fixture(name, encoding, folder.path()));
@@ -46,7 +49,7 @@ fn check_exact(name: &str) {
     let mut gpu = model.gpu(Precision::Exact, LIMITS);
     for sequence in golden(name).sequences {
         let (ids, greedy) = (&sequence.input_ids, &sequence.greedy);
-        let certain = greedy.certain(0.02);
+        let certain = greedy.certain(0.02).min(MAX_GREEDY);
         let (logits, tokens) = continued(&mut gpu, ids, certain.max(1));
         let difference = max_abs_diff(&logits, &sequence.last_logits);
         println!("{name}, {} tokens: {difference:.2e}, then {certain} greedy tokens", ids.len());
@@ -181,6 +184,7 @@ models! {
     q4t_olmo2: "olmo2" Encoding::Q4Tiled,
     q1_olmo2: "olmo2" Encoding::Q1,
     q1_mixtral: "mixtral" Encoding::Q1,
+    q8_deepseek_v3: "deepseek_v3" Encoding::Q8Row,
     q1_deepseek_v3: "deepseek_v3" Encoding::Q1,
     q8_qwen3_5: "qwen3_5" Encoding::Q8Row,
     q8_2f_qwen3_5: "qwen3_5" Encoding::Q8_2f,
@@ -200,9 +204,9 @@ models! {
     q1_qwen3_moe: "qwen3_moe" Encoding::Q1,
 }
 
-// As they are, near ties of groups of experts turn with the rounding of the f16 cache, and change later positions too.
+// As it is, a near tie of groups of experts turns with the rounding of the f16 cache, and with that of two int8 codes;
+// later positions see the difference. docs/gpu-conformance.md has the figures.
 models! {
     check_every_expert in every_expert:
-    q8_deepseek_v3: "deepseek_v3" Encoding::Q8Row,
     q4t_deepseek_v3: "deepseek_v3" Encoding::Q4Tiled,
 }
