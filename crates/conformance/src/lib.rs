@@ -8,6 +8,7 @@ mod executors;
 mod fixtures;
 mod gpu;
 mod random;
+mod router;
 
 pub use compare::{Divergence, divergence, max_abs_diff};
 pub use executors::{Model, Piece, alone, open_model, step};
@@ -17,3 +18,4 @@ pub use fixtures::{
 };
 pub use gpu::test_gpu;
 pub use random::{RandomModel, random_model};
+pub use router::unsure_rows;

@@ -276,6 +276,15 @@ delta_tests! {
     long_taps: 1 2 16 32 7,
 }
 
+/// Activations of two int8 codes, in steps of all classes and with several sequences; decays that keep an error.
+#[test]
+fn delta_in_the_fast_mode() {
+    let sizes = Delta { key_heads: 2, value_heads: 4, key_dim: 32, value_dim: 32, kernel: 4 };
+    for dtype in [Dtype::Q8Row, Dtype::Q8_2f, Dtype::Q4Tiled, Dtype::Q1t] {
+        check_fast(&format!("delta, fast, {}", dtype.name()), &delta_model(sizes, dtype));
+    }
+}
+
 #[test]
 fn delta_of_odd_sizes_is_refused_by_name() {
     let sizes = Delta { key_heads: 1, value_heads: 2, key_dim: 6, value_dim: 8, kernel: 4 };

@@ -220,7 +220,10 @@ fn product_shaders(gpu: &Arc<Gpu>, found: &mut BTreeSet<String>) {
             let view = MatrixView::new(encoding.dtype(), &payload, 40, 64).unwrap();
             let matrices = lab.upload(&vec![&view; parts]).unwrap();
             let mut kernels: Vec<Kernel> = lab.gemm_variants(&matrices).into_iter().map(Kernel::Gemm).collect();
-            kernels.push(if matrices.takes_int8() { Kernel::MatvecInt8 } else { Kernel::Matvec });
+            kernels.extend(match matrices.takes_int8() {
+                true => vec![Kernel::MatvecInt8, Kernel::MatvecTwoCodes],
+                false => vec![Kernel::Matvec],
+            });
             for kernel in kernels {
                 let bias = vec![1.0; parts * 40];
                 let bias = (parts % 2 == 0).then_some(bias.as_slice());

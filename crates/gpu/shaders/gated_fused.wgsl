@@ -1,5 +1,6 @@
-// One token: act(gate · x) * (up · x) of 32 neighbouring neurons per workgroup, stored as one int8 group. The stacked
-// matrix holds NEURONS gate rows, then as many up rows. Reads every byte of both once.
+// One token: act(gate · x) * (up · x) of 32 neighbouring neurons per workgroup, stored as one int8 group, second
+// codes PACKED_REST groups further on. The stacked matrix holds NEURONS gate rows, then as many up rows. Reads every byte
+// of both once.
 @group(0) @binding(2) var<storage, read_write> out_codes: array<u32>;
 @group(0) @binding(4) var<storage, read_write> out_scales: array<vec2<f32>>;
 
@@ -15,13 +16,16 @@ fn dot_x2(a: u32, b: u32, lane: u32) -> vec2<f32> {
         if WHOLE || block < BLOCKS {
             let wa = load_block(a, block);
             let wb = load_block(b, block);
-            let low = x_low(block);
-            let high = x_high(block);
-            let scale = x_scales[block];
-            sums += vec2(dot_block(wa, low, high, scale), dot_block(wb, low, high, scale));
+            let group = x_group(block);
+            sums += vec2(dot_group(wa, group), dot_group(wb, group));
         }
     }
     return sums;
+}
+
+fn put_packed(at: u32, packed: Octet) {
+    out_codes[at] = packed.word;
+    if at % 8u == 0u { out_scales[at / 8u] = packed.scale; }
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -40,17 +44,13 @@ fn main(ids: Ids) {
         if lane == 0u { products[team_index(ids) * PER_TEAM + i] = activate(gate) * up * mask_of(neuron); }
     }
     workgroupBarrier();
-    if ids.local < 8u {
-        var top = 0.0;
-        for (var k = 0u; k < 32u; k++) { top = max(top, abs(products[k])); }
-        let inverse = select(0.0, 127.0 / top, top > 0.0);
-        let four = 4u * ids.local;
-        let values = vec4(products[four], products[four + 1u], products[four + 2u], products[four + 3u]);
-        out_codes[8u * group + ids.local] = pack4xI8(vec4<i32>(round(values * inverse)));
-        if ids.local == 0u {
-            var sum = 0;
-            for (var k = 0u; k < 32u; k++) { sum += i32(round(products[k] * inverse)); }
-            out_scales[group] = vec2(top / 127.0, top / 127.0 * f32(sum));
-        }
+    // The first eight threads' quads count.
+    let quad = thread_index(ids) % 8u;
+    let value = vec4(products[4u * quad], products[4u * quad + 1u], products[4u * quad + 2u], products[4u * quad + 3u]);
+    let packed = pack_octet(ids, value, octet_top(ids, value));
+    if thread_index(ids) < 8u { put_packed(8u * group + quad, packed); }
+    if CODES > 1u {
+        let rest = pack_rest(ids, packed);
+        if thread_index(ids) < 8u { put_packed(8u * (group + PACKED_REST) + quad, rest); }
     }
 }

@@ -1,8 +1,5 @@
 // Rows of weights times int8 activations. One team per row, TOKENS tokens per pass over the row; tokens along x.
 // Reads every byte of the weights once per TOKENS tokens.
-@group(0) @binding(7) var<storage, read> x_codes: array<vec4<u32>>;
-@group(0) @binding(8) var<storage, read> x_scales: array<vec2<f32>>;
-
 const STEPS: u32 = (BLOCKS + TEAM - 1u) / TEAM;
 const WHOLE: bool = BLOCKS % TEAM == 0u;
 
@@ -12,7 +9,7 @@ fn main(ids: Ids) {
     let safe = min(row, ROWS - 1u);
     let first = ids.group.x * TOKENS;
     let copy = select(0u, part_of(safe), SETS);
-    let base = (copy * SET_ROWS + first) * BLOCKS;
+    let base = (copy * CODES * SET_ROWS + first) * BLOCKS;
     var sums: array<f32, TOKENS>;
     // A constant number of steps, so that the compiler may unroll them.
     for (var step = 0u; step < STEPS; step++) {
@@ -20,8 +17,7 @@ fn main(ids: Ids) {
         if WHOLE || block < BLOCKS {
             let w = load_block(safe, block);
             for (var t = 0u; t < TOKENS; t++) {
-                let at = base + t * BLOCKS + block;
-                sums[t] += dot_block(w, x_codes[2u * at], x_codes[2u * at + 1u], x_scales[at]);
+                sums[t] += dot_group(w, x_group(base + t * BLOCKS + block));
             }
         }
     }

@@ -1,7 +1,5 @@
 // Σ factor * down(product) over the experts of a token, int8 products. One team per row (y), tokens along x.
 // Reads each job's row once: tokens * JOBS rows per output row.
-@group(0) @binding(7) var<storage, read> x_codes: array<vec4<u32>>;
-@group(0) @binding(8) var<storage, read> x_scales: array<vec2<f32>>;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(ids: Ids) {
@@ -13,9 +11,8 @@ fn main(ids: Ids) {
         let job = token * JOBS + item / BLOCKS;
         let base = expert_row(job_expert(job));
         if base != NONE {
-            let at = token * JOBS * BLOCKS + item;
-            let product = dot_block(load_block(base + safe, item % BLOCKS), x_codes[2u * at], x_codes[2u * at + 1u],
-                x_scales[at]);
+            let x = x_group(token * JOBS * BLOCKS + item);
+            let product = dot_group(load_block(base + safe, item % BLOCKS), x);
             sum += factors[job_place(job)] * row_factor(base + safe) * product;
         }
     }

@@ -18,11 +18,9 @@ fn load_item(rows: vec2<u32>, item: u32) -> Item {
 }
 
 fn item_sum(w: Item, item: u32) -> vec2<f32> {
-    let low = x_low(item);
-    let high = x_high(item);
-    let scale = x_scale(item);
+    let x = x_group(item);
     let factor = job_factors[min(item, X_GROUPS - 1u) / BLOCKS];
-    return factor * w.factors * vec2(dot_block(w.a, low, high, scale), dot_block(w.b, low, high, scale));
+    return factor * w.factors * vec2(dot_group(w.a, x), dot_group(w.b, x));
 }
 
 // Where the rows of the token's experts start and what they count; an expert of another pool counts nothing.

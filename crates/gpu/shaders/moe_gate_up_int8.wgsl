@@ -1,16 +1,13 @@
 // act(gate x) * (up x) of the chosen experts, int8 activations. A workgroup makes NEURONS neighbouring neurons of one
 // job; neurons along x, jobs along y. Reads the rows of each job's gate and up once: jobs * 2 * WIDTH rows.
-@group(0) @binding(7) var<storage, read> x_codes: array<vec4<u32>>;
-@group(0) @binding(8) var<storage, read> x_scales: array<vec2<f32>>;
 
-fn dots(rows: vec4<u32>, block: u32, low: vec4<u32>, high: vec4<u32>, scale: vec2<f32>) -> vec4<f32> {
+fn dots(rows: vec4<u32>, block: u32, x: Group) -> vec4<f32> {
     // All four are on their way before the first is used.
     let a = load_block(rows.x, block);
     let b = load_block(rows.y, block);
     let c = load_block(rows.z, block);
     let d = load_block(rows.w, block);
-    return vec4(dot_block(a, low, high, scale), dot_block(b, low, high, scale), dot_block(c, low, high, scale),
-        dot_block(d, low, high, scale));
+    return vec4(dot_group(a, x), dot_group(b, x), dot_group(c, x), dot_group(d, x));
 }
 
 // Sums of a team's lanes, with what the overlays of the rows add.
@@ -34,12 +31,9 @@ fn main(ids: Ids) {
         var gates = vec4(0.0);
         var ups = vec4(0.0);
         for (var block = team_lane(ids); block < BLOCKS; block += TEAM) {
-            let at = token * BLOCKS + block;
-            let low = x_codes[2u * at];
-            let high = x_codes[2u * at + 1u];
-            let scale = x_scales[at];
-            gates += dots(rows, block, low, high, scale);
-            if PAIR { ups += dots(rows + WIDTH, block, low, high, scale); }
+            let x = x_group(token * BLOCKS + block);
+            gates += dots(rows, block, x);
+            if PAIR { ups += dots(rows + WIDTH, block, x); }
         }
         gates = totals(ids, rows, token, gates);
         if PAIR { ups = totals(ids, rows + WIDTH, token, ups); }

@@ -15,11 +15,8 @@ fn load_rows(rows: vec4<u32>, block: u32) -> Rows {
 }
 
 fn dots(w: Rows, block: u32) -> vec4<f32> {
-    let low = x_low(block);
-    let high = x_high(block);
-    let scale = x_scale(block);
-    return vec4(dot_block(w.a, low, high, scale), dot_block(w.b, low, high, scale), dot_block(w.c, low, high, scale),
-        dot_block(w.d, low, high, scale));
+    let x = x_group(block);
+    return vec4(dot_group(w.a, x), dot_group(w.b, x), dot_group(w.c, x), dot_group(w.d, x));
 }
 
 fn factors_of(rows: vec4<u32>) -> vec4<f32> {

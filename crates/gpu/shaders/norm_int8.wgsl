@@ -1,5 +1,6 @@
 // y = x / sqrt(mean(x²) + EPS) * weight, and its int8 copy. One workgroup per row; eight neighbouring threads share a
-// group of 32, each with one quad, mostly the only one it has. The padding is zero.
+// group of 32, each with one quad, mostly the only one it has. The padding is zero. Second codes are PACKED_REST groups
+// after the first ones.
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> weight: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> y: array<vec4<f32>>;
@@ -9,17 +10,23 @@
 const QUADS: u32 = X_STRIDE / 4u;
 const TURNS: u32 = (QUADS + WORKGROUP - 1u) / WORKGROUP;
 
-// Norms and packs one quad.
+fn put_packed(at: u32, packed: Octet) {
+    codes[at] = packed.word;
+    if at % 8u == 0u { scales[at / 8u] = packed.scale; }
+}
+
+// Writes and packs one quad.
 fn finish(ids: Ids, row: u32, quad: u32, value: vec4<f32>, live: bool) {
-    let size = abs(value);
-    let top = octet_max(ids, max(max(size.x, size.y), max(size.z, size.w)));
-    let inverse = select(0.0, 127.0 / top, top > 0.0);
-    let packed = vec4<i32>(round(value * inverse));
-    let sum = octet_sum(ids, packed.x + packed.y + packed.z + packed.w);
-    if live && quad < QUADS {
-        y[row * QUADS + quad] = value;
-        codes[row * QUADS + quad] = pack4xI8(packed);
-        if quad % 8u == 0u { scales[(row * QUADS + quad) / 8u] = vec2(top / 127.0, top / 127.0 * f32(sum)); }
+    let at = row * QUADS + quad;
+    let inside = live && quad < QUADS;
+    let packed = pack_octet(ids, value, octet_top(ids, value));
+    if inside {
+        y[at] = value;
+        put_packed(at, packed);
+    }
+    if CODES > 1u {
+        let rest = pack_rest(ids, packed);
+        if inside { put_packed(at + 8u * PACKED_REST, rest); }
     }
 }
 

@@ -34,4 +34,4 @@ pub use error::GpuError;
 pub use executor::GpuExecutor;
 pub use options::{AdapterChoice, Backend, GpuOptions, Precision};
 pub use residency::{Budget, BudgetOrigin, Need};
-pub use variants::{KernelVariant, kernel_variants};
+pub use variants::{KERNELS_WITHOUT_VARIANTS, KernelVariant, kernel_variants};

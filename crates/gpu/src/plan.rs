@@ -10,7 +10,7 @@ use cortiq_model::{LinearPart, MatrixId, Op, Program, Slot, VectorId, Weights};
 use cortiq_quant::MatrixView;
 
 use crate::kernel::{Bind, Dispatch, Kernels, StepSize};
-use crate::ops::{self, FusedInput};
+use crate::ops::{self, Codes, FusedInput};
 use crate::shader::Source;
 use crate::slots::{Slots, padded};
 use crate::state::DeviceState;
@@ -96,13 +96,23 @@ pub(crate) struct Activation {
     pub(crate) stride: usize,
 }
 
-/// int8 activations: codes `[sets, rows, groups, 8 words]`, and scale and scale times sum `[sets, rows, groups]`.
+/// int8 activations: codes `[sets, codes per value, rows, groups, 8 words]`, and scale and scale times sum
+/// `[sets, codes per value, rows, groups]`.
 #[derive(Clone)]
 pub(crate) struct Quantised {
     pub(crate) codes: wgpu::Buffer,
     pub(crate) scales: wgpu::Buffer,
     /// Rows of a set.
     pub(crate) rows: usize,
+    /// Codes per value.
+    pub(crate) per_value: Codes,
+}
+
+impl Quantised {
+    /// Groups from a first code's to the second one's, with `groups` of them in a row.
+    pub(crate) fn rest(&self, groups: usize) -> usize {
+        self.rows * groups
+    }
 }
 
 /// Turns operations into dispatches.
@@ -118,6 +128,8 @@ pub(crate) struct Recorder<'a> {
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) class: Class,
     pub(crate) precision: Precision,
+    /// Codes of an int8 activation.
+    pub(crate) codes: Codes,
     /// Slots whose int8 copy is up to date.
     fresh: HashSet<Slot>,
     /// A norm that the next operation does for itself.
@@ -146,6 +158,7 @@ impl<'a> Recorder<'a> {
     pub(crate) fn new(parts: Parts<'a>, class: Class) -> Self {
         let Parts { gpu, kernels, program, slots, state, step, step_layout, weights, scratch, precision } = parts;
         let (fresh, deferred, recorded) = (HashSet::new(), None, Vec::new());
+        let codes = Codes::of(program, precision);
         Self {
             gpu,
             kernels,
@@ -158,6 +171,7 @@ impl<'a> Recorder<'a> {
             scratch,
             class,
             precision,
+            codes,
             fresh,
             deferred,
             short: false,
@@ -339,9 +353,10 @@ impl<'a> Recorder<'a> {
     pub(crate) fn quantised_buffers(&mut self, slot: Slot, sets: usize) -> Result<Quantised, GpuError> {
         let (rows, groups) = (self.slots.rows(), self.slots.stride(slot) / 32);
         let index = slot.0 * 8 + sets;
-        let codes = self.scratch("int8 codes", index, sets * rows * groups * 32)?;
-        let scales = self.scratch("int8 scales", index, sets * rows * groups * 8)?;
-        Ok(Quantised { codes, scales, rows })
+        let (per_value, groups) = (self.codes, sets * self.codes.count() * rows * groups);
+        let codes = self.scratch("int8 codes", index, groups * 32)?;
+        let scales = self.scratch("int8 scales", index, groups * 8)?;
+        Ok(Quantised { codes, scales, rows, per_value })
     }
 
     /// The plain int8 copy of a slot, made now unless the slot's norm made it.

@@ -1,7 +1,7 @@
 //! Which kernels a device gets, and why: the choices of `ops/` as a table for people.
 
 use crate::kernel::{WORKGROUP, team_of};
-use crate::ops::{gemm_choice, tile_queries, top_slice};
+use crate::ops::{Codes, SHORT_CONTEXT, fits_short, gemm_choice, most_cols, most_expert_cols, tile_queries, top_slice};
 use crate::weights::Layout;
 use crate::{Caps, Precision};
 
@@ -14,46 +14,141 @@ pub struct KernelVariant {
     pub variant: String,
     /// Why this one.
     pub reason: String,
+    /// The files in `shaders/` that run, without their extension; none for a choice among snippets.
+    pub shaders: &'static [&'static str],
 }
+
+/// Kernels that every device runs alike; the operation's sizes and the number of tokens decide the rest.
+pub const KERNELS_WITHOUT_VARIANTS: [&str; 24] = [
+    "attention_join",
+    "concat",
+    "delta_mix",
+    "delta_norm",
+    "embed",
+    "embed_overlay",
+    "gated_delta",
+    "gather",
+    "glu",
+    "mla_absorb",
+    "mla_attention",
+    "mla_expand",
+    "mla_store",
+    "moe_route",
+    "norm",
+    "norm_in_place",
+    "overlay",
+    "qk_norm_rope_store",
+    "read",
+    "residual",
+    "scale",
+    "short_conv",
+    "softcap",
+    "split_gate",
+];
 
 /// Everything that depends on the device or on the precision, by the same rules as the recorder's.
 pub fn kernel_variants(caps: &Caps, precision: Precision) -> Vec<KernelVariant> {
-    let row = |purpose, variant: String, reason: String| KernelVariant { purpose, variant, reason };
-    let fast = precision == Precision::Fast;
+    let mut all = vec![sums(caps)];
+    all.extend(few_tokens(caps, precision));
+    all.push(products("more tokens, packed weights", caps, precision, Layout::Q4));
+    all.push(products("more tokens, float weights", caps, precision, Layout::F16));
+    all.extend(experts(caps, precision));
+    all.extend([short_attention(caps), attention(caps)]);
+    all.push(row(
+        "best tokens",
+        format!("slices of {} logits", top_slice(caps)),
+        format!("fit in {} bytes of workgroup memory", caps.workgroup_memory),
+        &["top_slice", "top_join"],
+    ));
+    all.push(match precision {
+        Precision::Fast => row("attention cache", "f16", "precision fast (unless asked otherwise)", &[]),
+        Precision::Exact => row("attention cache", "f32", "precision exact (unless asked otherwise)", &[]),
+    });
+    all
+}
+
+fn row(
+    purpose: &'static str,
+    variant: impl Into<String>,
+    reason: impl Into<String>,
+    shaders: &'static [&'static str],
+) -> KernelVariant {
+    KernelVariant { purpose, variant: variant.into(), reason: reason.into(), shaders }
+}
+
+fn sums(caps: &Caps) -> KernelVariant {
     let team = team_of(caps, WORKGROUP);
+    match caps.subgroup {
+        Some(size) if team.subgroup => row("sums", format!("subgroups of {size}"), "the device has them", &[]),
+        Some(size) => row("sums", "workgroup memory", format!("subgroups of {size} are too wide"), &[]),
+        None => row("sums", "workgroup memory", "no subgroup operations, or of no fixed size", &[]),
+    }
+}
+
+/// Products of up to 16 tokens.
+fn few_tokens(caps: &Caps, precision: Precision) -> Vec<KernelVariant> {
+    let floats = row("1 to 16 tokens, float weights", "f32 activations", "weights without codes", &["matvec"]);
+    let (one, more) = ("1 token, packed weights", "2 to 16 tokens, packed weights");
+    if precision == Precision::Exact {
+        let exact = |purpose| row(purpose, "f32 activations", "precision exact", &["matvec"]);
+        return vec![exact(one), exact(more), floats];
+    }
+    let (once, twice) = (most_cols(caps, Codes::One), most_cols(caps, Codes::Two));
+    let wide = format!("{} threads, {} bytes of workgroup memory", caps.max_threads, caps.workgroup_memory);
     vec![
-        match caps.subgroup {
-            Some(size) if team.subgroup => {
-                row("sums", format!("subgroups of {size}"), "the device has them".to_owned())
-            }
-            Some(size) => row("sums", "workgroup memory".to_owned(), format!("subgroups of {size} are too wide")),
-            None => {
-                row("sums", "workgroup memory".to_owned(), "no subgroup operations, or of no fixed size".to_owned())
-            }
-        },
-        match fast {
-            true => row("1 to 16 tokens, packed weights", "int8 activations".to_owned(), "precision fast".to_owned()),
-            false => row("1 to 16 tokens, packed weights", "f32 activations".to_owned(), "precision exact".to_owned()),
-        },
-        products("more tokens, packed weights", caps, precision, Layout::Q4),
-        products("more tokens, float weights", caps, precision, Layout::F16),
-        attention(caps),
         row(
-            "best tokens",
-            format!("slices of {} logits", top_slice(caps)),
-            format!("fit in {} bytes of workgroup memory", caps.workgroup_memory),
+            one,
+            format!("packed by the product up to {once} columns ({twice} with two codes), before it beyond"),
+            wide,
+            &["matvec_fused", "gated_fused"],
         ),
-        match fast {
-            true => row("attention cache", "f16".to_owned(), "precision fast (unless asked otherwise)".to_owned()),
-            false => row("attention cache", "f32".to_owned(), "precision exact (unless asked otherwise)".to_owned()),
-        },
+        row(more, "int8 activations", "precision fast", &["matvec_int8", "norm_int8", "quantise"]),
+        row(
+            "codes of an int8 activation",
+            "one; two with gated delta nets or latent attention",
+            "precision fast; those amplify what one is off by",
+            &[],
+        ),
+        floats,
     ]
+}
+
+/// Products with the experts of a mixture.
+fn experts(caps: &Caps, precision: Precision) -> [KernelVariant; 3] {
+    let (one, more) = ("experts of 1 token", "experts of 2 to 16 tokens");
+    let many = row(
+        "experts of more tokens",
+        "f32, tiles of 32 jobs of an expert",
+        "on every device",
+        &["moe_group", "moe_gemm", "moe_combine"],
+    );
+    match precision {
+        Precision::Exact => {
+            let exact = |purpose| row(purpose, "f32 activations", "precision exact", &["moe_gate_up", "moe_down"]);
+            [exact(one), exact(more), many]
+        }
+        Precision::Fast => {
+            let cols = most_expert_cols(caps, Codes::One);
+            let variant = format!("int8 activations at hand up to {cols} columns of all experts");
+            let reason = format!("{} bytes of workgroup memory", caps.workgroup_memory);
+            [
+                row(one, variant, reason, &["moe_gate_up_int8_one", "moe_down_int8_one"]),
+                row(more, "int8 activations", "precision fast", &["moe_gate_up_int8", "moe_down_int8"]),
+                many,
+            ]
+        }
+    }
 }
 
 fn products(purpose: &'static str, caps: &Caps, precision: Precision, layout: Layout) -> KernelVariant {
     let [small, large] = gemm_choice(caps, precision, layout);
     let variant = if small == large { large.to_owned() } else { format!("{small}, {large} from 65 tokens") };
-    KernelVariant { purpose, reason: matrix_units(caps, precision, large), variant }
+    let shaders: &[&str] = match large {
+        "int8" => &["gemm_int8", "quantise"],
+        _ if large.starts_with("coop") => &["gemm_coop", "half_copy"],
+        _ => &["gemm_small", "gemm"],
+    };
+    row(purpose, variant, matrix_units(caps, precision, large), shaders)
 }
 
 /// Why products are, or are not, computed by matrix units.
@@ -72,14 +167,23 @@ fn matrix_units(caps: &Caps, precision: Precision, chosen: &str) -> String {
     }
 }
 
+fn short_attention(caps: &Caps) -> KernelVariant {
+    let (purpose, memory) = ("attention of 1 token", caps.workgroup_memory);
+    let reason = |fits: &str| format!("{fits} {memory} bytes of workgroup memory at 128 dimensions a head");
+    if fits_short(caps, 128) {
+        let variant = format!("one dispatch up to {SHORT_CONTEXT} positions, beyond by ranges of keys");
+        return row(purpose, variant, reason("fits in"), &["attention_short", "attention_split"]);
+    }
+    row(purpose, "by ranges of keys", reason("scores do not fit in"), &["attention_split"])
+}
+
 fn attention(caps: &Caps) -> KernelVariant {
     let (purpose, memory) = ("attention of more tokens", caps.workgroup_memory);
-    let (variant, reason) = match tile_queries(caps, 128) {
-        Some(queries) => (format!("tiles of {queries} queries"), "fit in"),
-        None => ("row by row".to_owned(), "tiles do not fit in"),
-    };
-    let reason = format!("{reason} {memory} bytes of workgroup memory at 128 dimensions a head");
-    KernelVariant { purpose, variant, reason }
+    let reason = |fits: &str| format!("{fits} {memory} bytes of workgroup memory at 128 dimensions a head");
+    match tile_queries(caps, 128) {
+        Some(queries) => row(purpose, format!("tiles of {queries} queries"), reason("fit in"), &["attention_tile"]),
+        None => row(purpose, "row by row", reason("tiles do not fit in"), &["attention_split"]),
+    }
 }
 
 #[cfg(test)]
@@ -126,9 +230,38 @@ mod tests {
             (&caps(None, None, 8 << 10), fast, "attention of more tokens", "row by row"),
             (&big, exact, "best tokens", "slices of 2048"),
             (&caps(None, None, 16 << 10), fast, "best tokens", "slices of 1024"),
+            (&big, fast, "attention of 1 token", "one dispatch up to 512"),
+            (&caps(None, None, 8 << 10), fast, "attention of 1 token", "scores do not fit"),
+            (&big, fast, "1 token, packed weights", "up to 8192 columns (8192 with two codes)"),
+            (&caps(None, None, 16 << 10), fast, "1 token, packed weights", "up to 8192 columns (4896 with two codes)"),
+            (&big, exact, "1 token, packed weights", "precision exact"),
+            (&big, exact, "experts of 1 token", "precision exact"),
+            (&big, fast, "experts of 2 to 16 tokens", "int8"),
         ] {
             let found = find(caps, precision, purpose);
             assert!(found.contains(words), "{purpose}: {found}");
         }
+    }
+
+    /// Every shader is in the table of some device, or among those without variants, and nothing else is.
+    #[test]
+    fn every_shader_has_its_place() {
+        let devices = [caps(Some(32), Some(16), 48 << 10), caps(None, None, 32 << 10), caps(None, None, 8 << 10)];
+        let mut named: Vec<&str> = KERNELS_WITHOUT_VARIANTS.to_vec();
+        for precision in [Precision::Fast, Precision::Exact] {
+            let rows = devices.iter().flat_map(|caps| kernel_variants(caps, precision));
+            named.extend(rows.flat_map(|row| row.shaders));
+        }
+        named.sort_unstable();
+        named.dedup();
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
+        let mut files: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .filter_map(|entry| {
+                entry.unwrap().file_name().to_str().and_then(|name| name.strip_suffix(".wgsl")).map(str::to_owned)
+            })
+            .collect();
+        files.sort_unstable();
+        assert_eq!(named, files);
     }
 }

@@ -8,7 +8,7 @@ fn dot_x(row: u32, lane: u32) -> f32 {
     for (var step = 0u; step < STEPS; step++) {
         let block = step * TEAM + lane;
         if WHOLE || block < BLOCKS {
-            sum += dot_block(load_block(row, block), x_low(block), x_high(block), x_scales[block]);
+            sum += dot_group(load_block(row, block), x_group(block));
         }
     }
     return sum;

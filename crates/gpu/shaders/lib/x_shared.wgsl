@@ -23,16 +23,18 @@ fn weight_quads(thread: u32) -> Quads {
     return q;
 }
 
+fn put_quad(quad: u32, group: u32, packed: Octet) {
+    x_words[(quad % 8u) * X_GROUPS + group] = packed.word;
+    if quad % 8u == 0u { x_scales[group] = packed.scale; }
+}
+
 // Packs one quad; eight neighbouring threads share its group of 32.
 fn pack_quad(ids: Ids, v: vec4<f32>, quad: u32) {
-    let size = abs(v);
-    let top = octet_max(ids, max(max(size.x, size.y), max(size.z, size.w)));
-    let inverse = select(0.0, 127.0 / top, top > 0.0);
-    let codes = vec4<i32>(round(v * inverse));
-    let sum = octet_sum(ids, codes.x + codes.y + codes.z + codes.w);
-    if quad < COLS4 {
-        x_words[(quad % 8u) * BLOCKS + quad / 8u] = pack4xI8(codes);
-        if quad % 8u == 0u { x_scales[quad / 8u] = vec2(top / 127.0, top / 127.0 * f32(sum)); }
+    let packed = pack_octet(ids, v, octet_top(ids, v));
+    if quad < COLS4 { put_quad(quad, quad / 8u, packed); }
+    if CODES > 1u {
+        let rest = pack_rest(ids, packed);
+        if quad < COLS4 { put_quad(quad, quad / 8u + REST, rest); }
     }
 }
 

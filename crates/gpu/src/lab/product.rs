@@ -5,7 +5,7 @@ use cortiq_quant::MatrixView;
 
 use super::{Bench, Lab, kv_of, pad_rows};
 use crate::kernel::{Dispatch, StepSize};
-use crate::ops::{self, Product, Store, VARIANTS, Variant};
+use crate::ops::{self, Codes, Product, Store, VARIANTS, Variant};
 use crate::plan::{Activation, Class, Quantised, Rows};
 use crate::slots::padded;
 use crate::weights::DeviceMatrix;
@@ -18,6 +18,8 @@ pub enum Kernel {
     Matvec,
     /// Row by row with int8 activations.
     MatvecInt8,
+    /// Row by row with int8 activations of two codes per value.
+    MatvecTwoCodes,
     /// A variant of the product of many tokens, by name.
     Gemm(&'static str),
 }
@@ -28,7 +30,7 @@ pub struct Matrices {
 }
 
 impl Matrices {
-    /// Whether [`Kernel::MatvecInt8`] takes them.
+    /// Whether [`Kernel::MatvecInt8`] and [`Kernel::MatvecTwoCodes`] take them.
     pub fn takes_int8(&self) -> bool {
         self.inner.layout.takes_int8()
     }
@@ -108,11 +110,13 @@ impl Lab {
         let outputs = matrix.parts.iter().map(output).collect::<Result<Vec<_>, _>>()?;
         let bias = case.bias.map(|bias| self.gpu.buffer_with("bias", bias)).transpose()?;
         let sets = matrix.fields.as_ref().map_or(1, |_| matrix.parts.len());
+        let codes = if case.kernel == Kernel::MatvecTwoCodes { Codes::Two } else { Codes::One };
         let int8 = match case.kernel {
-            Kernel::MatvecInt8 => Some(Quantised {
-                codes: self.gpu.buffer("codes", (sets * rows * stride) as u64)?,
-                scales: self.gpu.buffer("scales", (sets * rows * stride / 4) as u64)?,
+            Kernel::MatvecInt8 | Kernel::MatvecTwoCodes => Some(Quantised {
+                codes: self.gpu.buffer("codes", (sets * codes.count() * rows * stride) as u64)?,
+                scales: self.gpu.buffer("scales", (sets * codes.count() * rows * stride / 4) as u64)?,
                 rows,
+                per_value: codes,
             }),
             _ => None,
         };

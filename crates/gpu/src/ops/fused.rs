@@ -9,13 +9,13 @@ use cortiq_model::{GatedFfnOp, LinearPart, MatrixId, Slot, VectorId};
 
 use super::ffn::{gated_product, with_function};
 use super::linear::{Product, Store, output_binds, product_of, stacked_bias, weight_binds, with_outputs};
-use super::source;
-use crate::GpuError;
+use super::{Codes, source};
 use crate::kernel::{Bind, fold, team_size};
 use crate::plan::{Activation, Class, Quantised, Recorder, Rows};
 use crate::shader::{Source, wgsl};
 use crate::slots::padded;
 use crate::weights::{Layout, Piece};
+use crate::{Caps, GpuError};
 
 /// Quads of columns that a thread packs, at most.
 const QUADS_PER_THREAD: usize = 4;
@@ -34,8 +34,7 @@ pub(crate) fn takes_linear(rec: &Recorder<'_>, ids: &[MatrixId]) -> bool {
         && rec.uses_int8(layout)
         && !layout.has_overlay()
         && layout != Layout::Q8Field
-        && cols <= 4 * QUADS_PER_THREAD * threads(rec) as usize
-        && fits(rec, cols)
+        && cols <= most_cols(rec.gpu.caps(), rec.codes)
         && ids.len() <= 4
         && ids.iter().all(|id| rec.layout(*id).is_ok_and(|other| other == layout))
 }
@@ -63,6 +62,7 @@ fn with_input(source: Source, input: &FusedInput) -> Source {
         .with("WIDTH", input.x.width)
         .with("EPS", eps as f32)
         .part(weight)
+        .part(wgsl!("lib/octet.wgsl"))
         .part(wgsl!("lib/x_words.wgsl"))
         .part(wgsl!("lib/x_shared.wgsl"))
 }
@@ -70,10 +70,17 @@ fn with_input(source: Source, input: &FusedInput) -> Source {
 /// Threads of a workgroup: many, because each workgroup packs the input for itself.
 const THREADS: u32 = 512;
 
-/// Whether an int8 row of `cols` columns and what teams need beside it fit in workgroup memory.
-fn fits(rec: &Recorder<'_>, cols: usize) -> bool {
+/// Columns of the widest int8 row that fits in workgroup memory, with what teams need beside it.
+fn most_in_memory(caps: &Caps, codes: Codes) -> usize {
     const TEAMS: usize = 4096;
-    padded(cols) * 10 / 8 + TEAMS <= rec.gpu.caps().workgroup_memory as usize
+    // 32 codes, their scale, and scale times sum.
+    let group = 40 * codes.count();
+    (caps.workgroup_memory as usize).saturating_sub(TEAMS) / group * 32
+}
+
+/// Columns of the widest row that [`fused_linear`] and [`fused_gated`] pack for themselves.
+pub(crate) fn most_cols(caps: &Caps, codes: Codes) -> usize {
+    most_in_memory(caps, codes).min(4 * QUADS_PER_THREAD * caps.threads(THREADS) as usize)
 }
 
 /// Threads of a workgroup on this device.
@@ -86,7 +93,10 @@ pub(super) fn takes_staged(rec: &Recorder<'_>, product: &Product<'_>) -> bool {
     let matrix = product.matrix;
     product.class == Class::One
         && !matrix.layout.has_overlay()
-        && fits(rec, matrix.cols)
+        && product
+            .int8
+            .as_ref()
+            .is_some_and(|int8| padded(matrix.cols) <= most_in_memory(rec.gpu.caps(), int8.per_value))
         && (matrix.fields.is_none() || matrix.parts.len() == 1)
 }
 
@@ -97,8 +107,12 @@ pub(super) fn staged(
     piece: &Piece,
     int8: &Quantised,
 ) -> Result<(), GpuError> {
-    let source = matvec_source(rec, "matvec_staged", product, piece, |source| {
-        source.part(wgsl!("lib/x_words.wgsl")).part(wgsl!("lib/x_copy.wgsl")).part(wgsl!("lib/no_float_rows.wgsl"))
+    let source = matvec_source(rec, "matvec_staged", product, piece, int8.per_value, |source| {
+        source
+            .with("X_REST", int8.rest(product.x.stride / 32))
+            .part(wgsl!("lib/x_words.wgsl"))
+            .part(wgsl!("lib/x_copy.wgsl"))
+            .part(wgsl!("lib/no_float_rows.wgsl"))
     });
     let mut binds = vec![Bind::read(7, &int8.codes), Bind::read(8, &int8.scales)];
     binds.extend(output_binds(product));
@@ -113,14 +127,16 @@ fn matvec_source(
     name: &'static str,
     product: &Product<'_>,
     piece: &Piece,
+    codes: Codes,
     input: impl FnOnce(Source) -> Source,
 ) -> Source {
     let (layout, cols) = (product.matrix.layout, product.matrix.cols);
     let source = source(rec, name, wgsl!("matvec_fused.wgsl"), threads(rec))
         .with("ROWS", piece.rows)
         .part(wgsl!("lib/half.wgsl"))
-        .part(wgsl!("lib/dot_x.wgsl"));
-    let source = layout.with_dot(layout.with_weights(input(source), cols));
+        .part(wgsl!("lib/dot_x.wgsl"))
+        .part(codes.group());
+    let source = layout.with_dot(layout.with_weights(input(codes.constant(source)), cols));
     with_outputs(source, product, piece.first_row)
 }
 
@@ -147,7 +163,7 @@ pub(crate) fn fused_linear(
     let norm = norm_weight(rec, input)?;
     let name = if input.norm.is_some() { "matvec_normed" } else { "matvec_packed" };
     for piece in &matrix.pieces {
-        let source = matvec_source(rec, name, &product, piece, |source| {
+        let source = matvec_source(rec, name, &product, piece, rec.codes, |source| {
             with_input(source, input).part(wgsl!("lib/no_float_rows.wgsl"))
         });
         let mut binds = vec![Bind::read(1, &x.buffer)];
@@ -174,15 +190,17 @@ pub(crate) fn fused_gated(
         let neurons = matrix.rows() / 2;
         // At most one neuron per team.
         let threads = threads(rec).min(32 * team_size(rec.gpu, threads(rec)));
+        let out = rec.packed_by_kernel(op.gate.out)?;
         let source = source(rec, "gated_fused", wgsl!("gated_fused.wgsl"), threads)
             .with("NEURONS", neurons)
+            .with("PACKED_REST", out.rest(padded(neurons) / 32))
             .part(wgsl!("lib/half.wgsl"))
-            .part(wgsl!("lib/dot_x.wgsl"));
-        let source = with_function(with_input(source, input), op.activation)
+            .part(wgsl!("lib/dot_x.wgsl"))
+            .part(out.per_value.group());
+        let source = with_function(with_input(out.per_value.constant(source), input), op.activation)
             .part(if mask.is_some() { wgsl!("lib/mask.wgsl") } else { wgsl!("lib/no_mask.wgsl") })
             .part(wgsl!("lib/x4.wgsl"));
         let source = matrix.layout.with_dot(matrix.layout.with_weights(source, matrix.cols));
-        let out = rec.packed_by_kernel(op.gate.out)?;
         let mut binds = vec![Bind::read(1, &input.x.buffer), Bind::write(2, &out.codes), Bind::write(4, &out.scales)];
         binds.extend(mask.as_ref().map(|mask| Bind::read(3, mask)));
         binds.extend(norm.as_ref().map(|weight| Bind::read(7, weight)));

@@ -1,7 +1,7 @@
 //! Products of many tokens with a matrix: the variants, which of them a device gets, and their dispatches.
 
 use super::linear::{Product, output_binds, weight_binds, with_outputs};
-use super::{quantise, source};
+use super::{Codes, quantise, source};
 use crate::kernel::{Bind, WORKGROUP, fold};
 use crate::plan::{Quantised, Recorder, Rows};
 use crate::shader::{Source, wgsl};
@@ -172,6 +172,8 @@ struct Choice {
 }
 
 impl Choice {
+    const F32: Self = Self { small: SMALL, large: PLAIN, large_from: 65 };
+
     /// One variant for all numbers of tokens.
     const fn always(variant: Variant) -> Self {
         Self { small: variant, large: variant, large_from: 0 }
@@ -188,8 +190,13 @@ impl Choice {
         match units {
             Some(choice) => choice,
             None if int8 => Self::always(INT8),
-            None => Self { small: SMALL, large: PLAIN, large_from: 65 },
+            None => Self::F32,
         }
+    }
+
+    /// The choice for inputs that need more than one code: f16 does for them, an int8 code does not.
+    fn for_inputs(self, codes: Codes) -> Self {
+        if self.large == INT8 && codes == Codes::Two { Self::F32 } else { self }
     }
 }
 
@@ -202,7 +209,7 @@ pub(crate) fn gemm_choice(caps: &Caps, precision: Precision, layout: Layout) -> 
 /// Records a product of many tokens. Two variants stand in the plan where they differ; the number of tokens of a step
 /// gives one of them an empty grid.
 pub(super) fn gemm(rec: &mut Recorder<'_>, product: &Product<'_>) -> Result<(), GpuError> {
-    let choice = Choice::of(rec.gpu.caps(), rec.precision, product.matrix.layout);
+    let choice = Choice::of(rec.gpu.caps(), rec.precision, product.matrix.layout).for_inputs(rec.codes);
     if choice.large_from > 0 {
         run(rec, product, &choice.small, Tokens { from: 0, to: choice.large_from })?;
     }
@@ -254,7 +261,7 @@ fn int8_copy(rec: &mut Recorder<'_>, product: &Product<'_>) -> Result<Quantised,
     // One pair of buffers serves all products, like the f16 copy.
     let codes = rec.scratch("int8 copy", 0, bytes / 4)?;
     let scales = rec.scratch("int8 copy scales", 0, bytes / 16)?;
-    let copy = Quantised { codes, scales, rows: bytes / (4 * x.stride) };
+    let copy = Quantised { codes, scales, rows: bytes / (4 * x.stride), per_value: Codes::One };
     quantise(rec, x, None, 1, &copy, product.rows)?;
     Ok(copy)
 }

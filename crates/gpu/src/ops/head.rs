@@ -3,7 +3,7 @@
 use cortiq_model::HeadOp;
 
 use super::linear::{Product, Store, product};
-use super::{groups_for, quantise, source};
+use super::{Codes, groups_for, quantise, source};
 use crate::GpuError;
 use crate::kernel::{Bind, Dispatch, WORKGROUP};
 use crate::plan::{Activation, Recorder, Rows};
@@ -29,6 +29,8 @@ impl Head {
 
 /// Records the head for the recorder's class of logit rows, up to `rows` at a time.
 pub(crate) fn head(mut rec: Recorder<'_>, op: &HeadOp, head: &Head, rows: usize) -> Result<Vec<Dispatch>, GpuError> {
+    // Nothing amplifies what the logits are off by.
+    rec.codes = Codes::One;
     let hidden = rec.activation(op.input);
     let gather = source(&rec, "gather", wgsl!("gather.wgsl"), WORKGROUP).with("STRIDE", hidden.stride);
     let groups = groups_for(hidden.stride);
@@ -39,7 +41,7 @@ pub(crate) fn head(mut rec: Recorder<'_>, op: &HeadOp, head: &Head, rows: usize)
         let bytes = rows * hidden.stride;
         let codes = rec.scratch("head codes", 0, bytes)?;
         let scales = rec.scratch("head scales", 0, bytes / 4)?;
-        let buffers = crate::plan::Quantised { codes, scales, rows };
+        let buffers = crate::plan::Quantised { codes, scales, rows, per_value: rec.codes };
         quantise(&mut rec, &head.input, matrix.fields.as_ref(), 1, &buffers, Rows::Logits)?;
         Some(buffers)
     } else {

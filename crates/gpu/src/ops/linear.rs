@@ -10,6 +10,7 @@ use crate::GpuError;
 use crate::kernel::{Bind, WORKGROUP, fold, team_size};
 use crate::plan::{Activation, Class, Quantised, Recorder, Rows};
 use crate::shader::{Source, wgsl};
+use crate::slots::padded;
 use crate::weights::{DeviceMatrix, Layout, Piece};
 
 /// Most outputs of one dispatch.
@@ -201,8 +202,11 @@ fn matvec_int8(rec: &mut Recorder<'_>, product: &Product<'_>, piece: &Piece, int
         .with("TOKENS", tokens)
         .with("SET_ROWS", int8.rows)
         .with("SETS", product.matrix.fields.is_some())
-        .part(wgsl!("lib/half.wgsl"));
-    let source = layout.with_dot(layout.with_weights(source, cols));
+        .with("X_REST", int8.rest(padded(cols) / 32))
+        .part(wgsl!("lib/half.wgsl"))
+        .part(wgsl!("lib/x_codes.wgsl"))
+        .part(int8.per_value.group());
+    let source = layout.with_dot(layout.with_weights(int8.per_value.constant(source), cols));
     let source = with_overlay(with_outputs(source, product, piece.first_row), layout);
     let mut binds = vec![Bind::read(7, &int8.codes), Bind::read(8, &int8.scales)];
     if layout.has_overlay() {

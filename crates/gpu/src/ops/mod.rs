@@ -22,7 +22,9 @@ pub(crate) use attention::{attention, tile_queries};
 pub(crate) use elementwise::{concat, residual, scale, split_gate};
 pub(crate) use embed::embed;
 pub(crate) use ffn::gated_ffn;
-pub(crate) use fused::{FusedInput, fused_gated, fused_linear, mixed_linear, takes_gated, takes_linear, takes_mixed};
+pub(crate) use fused::{
+    FusedInput, fused_gated, fused_linear, mixed_linear, most_cols, takes_gated, takes_linear, takes_mixed,
+};
 pub(crate) use gated_delta::gated_delta;
 pub(crate) use gemm::gemm_choice;
 #[cfg(feature = "lab")]
@@ -32,11 +34,11 @@ pub(crate) use linear::linear;
 #[cfg(feature = "lab")]
 pub(crate) use linear::{Product, Store, add_overlay, product};
 pub(crate) use mla::{mla_attention, mla_store};
-pub(crate) use moe::moe;
+pub(crate) use moe::{moe, most_cols as most_expert_cols};
 pub(crate) use norm::norm;
-pub(crate) use quantise::quantise;
+pub(crate) use quantise::{Codes, quantise};
 pub(crate) use rope::qk_norm_rope_store;
-pub(crate) use short_attention::{SHORT_CONTEXT, short_attention, takes_short};
+pub(crate) use short_attention::{SHORT_CONTEXT, fits_short, short_attention, takes_short};
 pub(crate) use short_conv::short_conv;
 #[cfg(feature = "lab")]
 pub(crate) use top::top_slices;

@@ -23,7 +23,11 @@ pub(crate) fn norm(
     let (x, y, weight) = (rec.activation(input), rec.activation(out), rec.vector(weight)?);
     let threads = rec.gpu.caps().threads(NORM_THREADS);
     let source = match copy {
-        Some(_) => source(rec, "norm_int8", wgsl!("norm_int8.wgsl"), threads),
+        Some(copy) => copy
+            .per_value
+            .constant(source(rec, "norm_int8", wgsl!("norm_int8.wgsl"), threads))
+            .with("PACKED_REST", copy.rest(y.stride / 32))
+            .part(wgsl!("lib/octet.wgsl")),
         None => source(rec, "norm", wgsl!("norm.wgsl"), threads),
     };
     let source = source.with("WIDTH", x.width).with("X_STRIDE", x.stride).with("EPS", eps as f32);

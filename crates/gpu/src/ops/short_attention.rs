@@ -4,10 +4,10 @@ use cortiq_model::{AttentionOp, NormSpan, QkNormRopeStoreOp};
 
 use super::rope::{with_cache_writes, with_rope};
 use super::source;
-use crate::GpuError;
 use crate::kernel::Bind;
 use crate::plan::{Class, Recorder};
 use crate::shader::wgsl;
+use crate::{Caps, GpuError};
 
 /// Threads of a workgroup: a whole short context's keys are on their way at a time.
 const THREADS: u32 = 1024;
@@ -24,14 +24,15 @@ pub(crate) fn takes_short(rec: &Recorder<'_>, store: &QkNormRopeStoreOp, attenti
     let per_head = store.qk_norm.is_none_or(|norm| norm.span == NormSpan::Head);
     let same = store.state == attention.state && store.q == attention.q;
     let width = attention.head_dim;
+    rec.class == Class::One && per_head && same && width.is_multiple_of(4) && fits_short(rec.gpu.caps(), width)
+}
+
+/// Whether a device runs [`short_attention`] with heads of `head_dim`.
+pub(crate) fn fits_short(caps: &Caps, head_dim: usize) -> bool {
+    let threads = caps.threads(THREADS) as usize;
     // Scores, shares of the output, heads, angles, block starts and what teams need.
-    let memory = 4 * SHORT_CONTEXT as usize + 16 * threads(rec) as usize + 32 * width + 1024;
-    rec.class == Class::One
-        && per_head
-        && same
-        && width.is_multiple_of(4)
-        && width <= threads(rec) as usize
-        && memory <= rec.gpu.caps().workgroup_memory as usize
+    let memory = 4 * SHORT_CONTEXT as usize + 16 * threads + 32 * head_dim + 1024;
+    head_dim <= threads && memory <= caps.workgroup_memory as usize
 }
 
 /// Records both operations for steps with a short context; the caller records the others.

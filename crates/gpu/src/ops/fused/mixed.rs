@@ -95,7 +95,7 @@ pub(crate) fn mixed_linear(rec: &mut Recorder<'_>, input: &FusedInput, parts: &[
             let source = source.with("INT8_ROWS", matrix.rows()).with("FLOAT_ROWS", float_rows);
             source.part(snippet).part(wgsl!("lib/float_rows.wgsl"))
         };
-        let source = matvec_source(rec, "matvec_mixed", &product, piece, with_floats);
+        let source = matvec_source(rec, "matvec_mixed", &product, piece, rec.codes, with_floats);
         let mut binds = vec![Bind::read(1, &input.x.buffer)];
         binds.extend(norm.as_ref().map(|weight| Bind::read(7, weight)));
         binds.extend(output_binds(&product));

@@ -2,7 +2,7 @@
 
 use super::Layer;
 use super::experts::{Experts, Pool, Role};
-use super::one::{down_turns, gate_up_turns};
+use super::one::{Turns, down_turns, gate_up_turns};
 use super::route::with_input;
 use crate::GpuError;
 use crate::kernel::{Bind, WORKGROUP, fold, team_size};
@@ -10,7 +10,7 @@ use crate::ops::ffn::with_function;
 use crate::ops::linear::{Store, with_overlay};
 use crate::ops::source;
 use crate::plan::{Activation, Quantised, Recorder};
-use crate::shader::wgsl;
+use crate::shader::{Source, wgsl};
 use crate::slots::padded;
 
 /// Most tokens of the classes that come here.
@@ -46,10 +46,10 @@ fn products(rec: &mut Recorder<'_>, experts: &Experts, index: usize) -> Result<P
     let rows = TOKENS * experts.numbers.jobs;
     let values = Layer::scratch(rec, "moe products", index, rows, experts.width)?;
     let int8 = if experts.down.iter().any(|pool| pool.takes_int8(rec)) {
-        let groups = rows * padded(experts.width) / 32;
+        let groups = rec.codes.count() * rows * padded(experts.width) / 32;
         let codes = rec.scratch("moe product codes", index, groups * 32)?;
         let scales = rec.scratch("moe product scales", index, groups * 8)?;
-        Some(Quantised { codes, scales, rows })
+        Some(Quantised { codes, scales, rows, per_value: rec.codes })
     } else {
         None
     };
@@ -76,20 +76,17 @@ fn gate_up(
     let source = source(rec, name, body, WORKGROUP)
         .with("WIDTH", experts.width)
         .with("STRIDE", products.values.stride)
-        .part(wgsl!("lib/moe_products.wgsl"))
-        .part(if packed.is_some() { wgsl!("lib/moe_pack.wgsl") } else { wgsl!("lib/moe_no_pack.wgsl") });
+        .part(wgsl!("lib/moe_products.wgsl"));
+    let source = with_packing(rec.codes.constant(source), packed, products.values.stride);
     let source = experts.with_jobs(with_function(pool.with_role(source), layer.op.activation), layer.jobs);
     let mut source = with_overlay(pool.with_weights(source), pool.layout());
-    if let Some(turns) = turns {
-        source = turns.with_x(source);
-    }
     let mut binds = vec![Bind::write(2, &products.values.buffer), Bind::read(5, &layer.chosen)];
     binds.extend(pool.binds());
     if let Some(packed) = packed {
         binds.extend([Bind::write(3, &packed.codes), Bind::write(4, &packed.scales)]);
     }
     if let Some(int8) = &int8 {
-        source = pool.layout().with_dot(source);
+        source = with_codes(source, pool, int8, turns);
         binds.extend([Bind::read(7, &int8.codes), Bind::read(8, &int8.scales)]);
     }
     if int8.is_none() || pool.layout().has_overlay() {
@@ -100,6 +97,27 @@ fn gate_up(
     let neurons = (4 * WORKGROUP / team_size(rec.gpu, WORKGROUP)).max(32);
     let (groups, jobs) = ((products.values.stride as u32).div_ceil(neurons), experts.numbers.jobs as u32);
     rec.dispatch(&source, &binds, move |size| [groups, size.rows * jobs, 1])
+}
+
+/// Adds the int8 copy of finished products, or none.
+fn with_packing(source: Source, packed: Option<&Quantised>, stride: usize) -> Source {
+    match packed {
+        Some(packed) => source
+            .with("PACKED_REST", packed.rest(stride / 32))
+            .part(wgsl!("lib/octet.wgsl"))
+            .part(wgsl!("lib/moe_pack.wgsl")),
+        None => source.part(wgsl!("lib/moe_no_pack.wgsl")),
+    }
+}
+
+/// Adds the int8 activations that a pool's products take; `turns` of them in workgroup memory where they fit.
+fn with_codes(source: Source, pool: &Pool, int8: &Quantised, turns: Option<Turns>) -> Source {
+    let source =
+        pool.layout().with_dot(source).with("X_REST", int8.rest(pool.cols() / 32)).part(int8.per_value.group());
+    match turns {
+        Some(turns) => turns.with_x(source),
+        None => source.part(wgsl!("lib/x_codes.wgsl")),
+    }
 }
 
 /// The weighted sum of the jobs whose experts `pool` holds.
@@ -126,14 +144,11 @@ fn down(
         .part(wgsl!("lib/moe_sum.wgsl"));
     let source = experts.with_jobs(source, layer.jobs);
     let mut source = with_overlay(pool.with_weights(source), pool.layout());
-    if let Some(turns) = turns {
-        source = turns.with_x(source);
-    }
     let mut binds =
         vec![Bind::write(2, &layer.out.buffer), Bind::read(3, &layer.factors), Bind::read(5, &layer.chosen)];
     binds.extend(pool.binds());
     if let Some(int8) = int8 {
-        source = pool.layout().with_dot(source);
+        source = with_codes(int8.per_value.constant(source), pool, int8, turns);
         binds.extend([Bind::read(7, &int8.codes), Bind::read(8, &int8.scales)]);
     }
     if int8.is_none() || pool.layout().has_overlay() {

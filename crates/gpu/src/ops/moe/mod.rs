@@ -17,6 +17,7 @@ use crate::GpuError;
 use crate::plan::{Activation, Class, Recorder};
 use crate::slots::padded;
 use experts::{Experts, Numbers};
+pub(crate) use one::most_cols;
 use route::route;
 
 /// What is the same for all kernels of an operation.

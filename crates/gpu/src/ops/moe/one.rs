@@ -2,10 +2,20 @@
 //! it needs on their way at once, or nearly so.
 
 use super::experts::{Experts, Pool};
+use crate::Caps;
 use crate::kernel::{WORKGROUP, team_size};
+use crate::ops::Codes;
 use crate::plan::{Class, Recorder};
 use crate::shader::{Source, wgsl};
 use crate::weights::Layout;
+
+/// Bytes that the kernels keep beside the activations, at most: 256 jobs or neurons, and sums.
+const BESIDE: usize = 4096;
+
+/// Columns of all of a token's activations that these kernels take together.
+pub(crate) fn most_cols(caps: &Caps, codes: Codes) -> usize {
+    (caps.workgroup_memory as usize).saturating_sub(BESIDE) / (40 * codes.count()) * 32
+}
 
 /// How the lanes of a team share groups of activations: `turns` times `span` groups each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +33,9 @@ impl Turns {
         Self { groups, span: per_lane.div_ceil(turns), turns }
     }
 
-    /// Bytes of workgroup memory: codes, scale, and scale times sum of every group.
-    fn memory(self, team: usize) -> usize {
-        self.turns * self.span * team * 40
+    /// Bytes of workgroup memory: codes, scale, and scale times sum of every group, once per code of a value.
+    fn memory(self, team: usize, codes: Codes) -> usize {
+        codes.count() * self.turns * self.span * team * 40
     }
 
     /// Constants and snippet of the activations.
@@ -56,11 +66,9 @@ pub(super) fn down_turns(rec: &Recorder<'_>, experts: &Experts, pool: &Pool) -> 
 }
 
 fn turns(rec: &Recorder<'_>, groups: usize, most: usize) -> Option<Turns> {
-    /// What the kernels keep beside the activations, at most: 256 jobs or neurons, and sums.
-    const BESIDE: usize = 4096;
     let team = team_size(rec.gpu, WORKGROUP) as usize;
     let found = Turns::new(groups, team, most);
-    let fits = found.memory(team) + BESIDE <= rec.gpu.caps().workgroup_memory as usize;
+    let fits = found.memory(team, rec.codes) + BESIDE <= rec.gpu.caps().workgroup_memory as usize;
     (rec.class == Class::One && fits).then_some(found)
 }
 
