@@ -120,7 +120,8 @@ fn the_budget_decides_how_many_layers_fit() {
     let model = fixture("llama_gqa");
     let (program, weights) = (model.program(), &*model.weights);
     let count = program.layers.len();
-    let whole = Need::of(&program, weights, &options().gpu, &[0..program.ops.len()]).unwrap().total();
+    let need = |part| Need::of(&program, weights, &options().gpu, std::slice::from_ref(&part)).unwrap().total();
+    let whole = need(0..program.ops.len());
     let fit = |budget| {
         let gpu = GpuOptions { budget: Some(budget), ..options().gpu };
         let plan = GpuPlan { layers: GpuLayers::Fit, ..plan("0") };
@@ -133,7 +134,7 @@ fn the_budget_decides_how_many_layers_fit() {
     let ids = golden("llama_gqa").sequences.swap_remove(1).input_ids;
     let expected = alone(&mut model.cpu(1), &ids, 64);
     assert!(max_abs_diff(&alone(&mut most, &ids, 64), &expected) <= 2e-4);
-    let one = Need::of(&program, weights, &options().gpu, &[program.layers[0].clone()]).unwrap().total();
+    let one = need(program.layers[0].clone());
     let (_, report) = fit(one).unwrap();
     assert!((1..count).contains(&report.gpu_layers), "{report:?}");
     let refused = fit(1000).err().unwrap();
