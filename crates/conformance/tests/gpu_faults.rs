@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::slice;
 use std::sync::Arc;
 
 use cortiq_conformance::{Model, alone, convert_fixture, golden, max_abs_diff, open_model, test_gpu};
@@ -93,8 +94,8 @@ fn a_step_that_does_not_fit_leaves_everything_as_it_was() {
 }
 
 /// All operations of a model's program.
-fn whole(model: &Model) -> [std::ops::Range<usize>; 1] {
-    [0..model.program().ops.len()]
+fn whole(model: &Model) -> std::ops::Range<usize> {
+    0..model.program().ops.len()
 }
 
 #[test]
@@ -102,7 +103,7 @@ fn a_model_beyond_the_budget_is_refused_before_the_upload() {
     let (_folder, model) = fixture("qwen3");
     let gpu = Arc::new(Gpu::open(&software()).unwrap());
     let options = GpuOptions::new(LIMITS).with_precision(Precision::Exact);
-    let need = Need::of(&model.program(), &*model.weights, &options, &whole(&model)).unwrap();
+    let need = Need::of(&model.program(), &*model.weights, &options, slice::from_ref(&whole(&model))).unwrap();
     assert!(need.weights > 0 && need.state > 0 && need.scratch > 0 && need.positions == 512);
     let before = gpu.allocated_bytes().unwrap();
     let open = |budget| {
@@ -116,7 +117,7 @@ fn a_model_beyond_the_budget_is_refused_before_the_upload() {
     assert!(open(need.total()).is_ok());
     // A longer context needs more.
     let longer = GpuOptions { limits: StateLimits { max_positions: 1024, ..LIMITS }, ..options };
-    let longer = Need::of(&model.program(), &*model.weights, &longer, &whole(&model)).unwrap();
+    let longer = Need::of(&model.program(), &*model.weights, &longer, slice::from_ref(&whole(&model))).unwrap();
     assert!(longer.state > need.state && longer.weights == need.weights);
     assert!(Budget::of(None, gpu.memory(), gpu.caps()).bytes.is_none_or(|bytes| bytes > need.total()));
 }
@@ -128,7 +129,7 @@ fn check_need(name: &str, encoding: Encoding, precision: Precision) {
     let gpu = Arc::new(Gpu::open(&software()).unwrap());
     let limits = StateLimits { max_positions: 128, ..LIMITS };
     let options = GpuOptions { max_rows: 128, ..GpuOptions::new(limits).with_precision(precision) };
-    let need = Need::of(&model.program(), &*model.weights, &options, &whole(&model)).unwrap();
+    let need = Need::of(&model.program(), &*model.weights, &options, slice::from_ref(&whole(&model))).unwrap();
     let weights = Arc::clone(&model.weights);
     let mut executor = GpuExecutor::new(Arc::clone(&gpu), model.program(), weights, options).unwrap();
     let tokens: Vec<u32> = (0..128).map(|i| (i * 7 + 3) % 200).collect();
