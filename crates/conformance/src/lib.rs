@@ -15,5 +15,5 @@ pub use fixtures::{
     Golden, GoldenRope, GoldenSequence, Greedy, LayerTrace, MODELS, MTP_MODELS, MtpGolden, Trace, convert_fixture,
     fixtures_dir, golden, model_dir,
 };
-pub use gpu::test_gpu;
+pub use gpu::{test_gpu, test_gpus};
 pub use random::{RandomModel, random_model};

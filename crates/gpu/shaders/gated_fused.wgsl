@@ -7,23 +7,6 @@ const PER_TEAM: u32 = 32u * TEAM / WORKGROUP;
 
 var<workgroup> products: array<f32, 32>;
 
-// A lane's share of the products of two rows, whose loads are on their way together.
-fn dot_x2(a: u32, b: u32, lane: u32) -> vec2<f32> {
-    var sums = vec2(0.0);
-    for (var step = 0u; step < STEPS; step++) {
-        let block = step * TEAM + lane;
-        if WHOLE || block < BLOCKS {
-            let wa = load_block(a, block);
-            let wb = load_block(b, block);
-            let low = x_low(block);
-            let high = x_high(block);
-            let scale = x_scales[block];
-            sums += vec2(dot_block(wa, low, high, scale), dot_block(wb, low, high, scale));
-        }
-    }
-    return sums;
-}
-
 @compute @workgroup_size(WORKGROUP)
 fn main(ids: Ids) {
     let group = group_index(ids.group, ids.groups);

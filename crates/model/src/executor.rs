@@ -89,6 +89,11 @@ pub trait Executor: Send {
     /// The logits that the last successful step returned.
     fn logits(&self) -> &[f32];
 
+    /// Tokens of a prompt that one step should compute.
+    fn prefill_chunk(&self) -> usize {
+        256
+    }
+
     /// Starts to time every kernel. Steps are slower until [`Executor::end_profile`].
     fn start_profile(&mut self) -> Result<(), ModelError> {
         Err(ModelError::Executor(format!("the {} executor does not time its kernels", self.name())))

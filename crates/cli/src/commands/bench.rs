@@ -8,7 +8,7 @@ use anyhow::{anyhow, bail};
 use clap::ArgGroup;
 use cortiq_cmf::CmfFile;
 use cortiq_cpu::{BANDWIDTH_BYTES, CpuOptions, read_bandwidth};
-use cortiq_engine::{Engine, EngineError, EngineOptions, ExecutorKind, LogitRows, PREFILL_CHUNK, Sequence};
+use cortiq_engine::{Engine, EngineError, EngineOptions, ExecutorKind, LogitRows, Sequence};
 use cortiq_model::{HostState, KvLayer, NAMED_SHAPES, NamedShape, StateDecl, Weights, named_shape};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -280,7 +280,7 @@ fn measure(subject: &mut Subject, args: &Args, bandwidth: f64) -> anyhow::Result
     let ids = random_ids(p.max(n), subject.engine.vocab_size());
     let mut rows = Vec::new();
     if let Some(prompt) = ids.get(..p).filter(|prompt| !prompt.is_empty()) {
-        let steps = p.div_ceil(PREFILL_CHUNK) as u64;
+        let steps = p.div_ceil(subject.engine.prefill_chunk()) as u64;
         let bytes = steps * per_token - (steps - 1) * subject.head.min(per_token);
         prefill(&mut subject.engine, prompt)?;
         let times = repeat(args.repetitions, || prefill(&mut subject.engine, prompt))?;
@@ -336,8 +336,8 @@ fn decode(
 
 /// Computes `ids` in chunks, and the logits of the last of them.
 fn feed(engine: &mut Engine, sequence: &mut Sequence, ids: &[u32]) -> Result<(), EngineError> {
-    let mut rest = ids;
-    while let Some((chunk, more)) = rest.split_at_checked(PREFILL_CHUNK).filter(|(_, more)| !more.is_empty()) {
+    let (mut rest, size) = (ids, engine.prefill_chunk());
+    while let Some((chunk, more)) = rest.split_at_checked(size).filter(|(_, more)| !more.is_empty()) {
         engine.extend(sequence, chunk, LogitRows::None)?;
         rest = more;
     }

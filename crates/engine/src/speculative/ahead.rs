@@ -6,7 +6,7 @@ use cortiq_model::{ModelError, SnapshotId, StateDecl};
 
 use super::monitor::Monitor;
 use super::{DraftKind, MAX_DRAFT_TOKENS, Speculation, ngram};
-use crate::{Engine, EngineError, LogitRows, PREFILL_CHUNK, Sequence};
+use crate::{Engine, EngineError, LogitRows, Sequence};
 
 /// The latest step of a generation: logits after its last known token and after each guess.
 pub(crate) struct Ahead {
@@ -118,7 +118,7 @@ impl Engine {
         ahead: &mut Ahead,
     ) -> Result<(), EngineError> {
         ahead.logits = self.feed(sequence, prompt, kept, ahead.has_head())?;
-        ahead.first_row = (prompt.len() - kept - 1) % PREFILL_CHUNK;
+        ahead.first_row = (prompt.len() - kept - 1) % self.prefill_chunk();
         Ok(())
     }
 

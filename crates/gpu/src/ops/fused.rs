@@ -67,6 +67,17 @@ fn with_input(source: Source, input: &FusedInput) -> Source {
         .part(wgsl!("lib/x_shared.wgsl"))
 }
 
+/// Steps of blocks whose loads a lane has on their way at once: what it has then is about 16 bytes at least.
+fn together(layout: Layout) -> u32 {
+    let env = |name: &str, default: u32| std::env::var(name).ok().and_then(|t| t.parse().ok()).unwrap_or(default);
+    match layout {
+        Layout::Q1 => env("CORTIQ_T1", 4),
+        Layout::Q4 => env("CORTIQ_T4", 1),
+        Layout::Q8 | Layout::Q8Field => env("CORTIQ_T8", 1),
+        _ => 1,
+    }
+}
+
 /// Threads of a workgroup: many, because each workgroup packs the input for itself.
 const THREADS: u32 = 512;
 
@@ -118,6 +129,7 @@ fn matvec_source(
     let (layout, cols) = (product.matrix.layout, product.matrix.cols);
     let source = source(rec, name, wgsl!("matvec_fused.wgsl"), threads(rec))
         .with("ROWS", piece.rows)
+        .with("TOGETHER", together(layout))
         .part(wgsl!("lib/half.wgsl"))
         .part(wgsl!("lib/dot_x.wgsl"));
     let source = layout.with_dot(layout.with_weights(input(source), cols));
@@ -176,6 +188,7 @@ pub(crate) fn fused_gated(
         let threads = threads(rec).min(32 * team_size(rec.gpu, threads(rec)));
         let source = source(rec, "gated_fused", wgsl!("gated_fused.wgsl"), threads)
             .with("NEURONS", neurons)
+            .with("TOGETHER", together(matrix.layout))
             .part(wgsl!("lib/half.wgsl"))
             .part(wgsl!("lib/dot_x.wgsl"));
         let source = with_function(with_input(source, input), op.activation)
