@@ -3,11 +3,11 @@
 @group(0) @binding(8) var<storage, read> packed_scales: array<vec2<f32>>;
 
 fn put_words(i: u32, four: vec4<u32>) {
-    let at = (i % 2u) * 4u * BLOCKS + i / 2u;
-    x_words[at] = four.x;
-    x_words[at + BLOCKS] = four.y;
-    x_words[at + 2u * BLOCKS] = four.z;
-    x_words[at + 3u * BLOCKS] = four.w;
+    let k = (i % 2u) * 4u;
+    put_word(k, i / 2u, four.x);
+    put_word(k + 1u, i / 2u, four.y);
+    put_word(k + 2u, i / 2u, four.z);
+    put_word(k + 3u, i / 2u, four.w);
 }
 
 // Fills the copy; the whole workgroup calls it together. Two loads are on their way at a time.
@@ -19,6 +19,6 @@ fn prepare_x(ids: Ids) {
         put_words(i, a);
         if i + WORKGROUP < end { put_words(i + WORKGROUP, b); }
     }
-    for (var g = ids.local; g < BLOCKS; g += WORKGROUP) { x_scales[g] = packed_scales[g]; }
+    for (var g = ids.local; g < BLOCKS; g += WORKGROUP) { put_scale(g, packed_scales[g]); }
     workgroupBarrier();
 }

@@ -31,8 +31,8 @@ fn pack_quad(ids: Ids, v: vec4<f32>, quad: u32) {
     let codes = vec4<i32>(round(v * inverse));
     let sum = octet_sum(ids, codes.x + codes.y + codes.z + codes.w);
     if quad < COLS4 {
-        x_words[(quad % 8u) * BLOCKS + quad / 8u] = pack4xI8(codes);
-        if quad % 8u == 0u { x_scales[quad / 8u] = vec2(top / 127.0, top / 127.0 * f32(sum)); }
+        put_word(quad % 8u, quad / 8u, pack4xI8(codes));
+        if quad % 8u == 0u { put_scale(quad / 8u, vec2(top / 127.0, top / 127.0 * f32(sum))); }
     }
 }
 

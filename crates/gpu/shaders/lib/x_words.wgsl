@@ -11,3 +11,7 @@ fn x_high(block: u32) -> vec4<u32> {
     let b = 4u * BLOCKS + block;
     return vec4(x_words[b], x_words[BLOCKS + b], x_words[2u * BLOCKS + b], x_words[3u * BLOCKS + b]);
 }
+
+fn put_word(k: u32, block: u32, word: u32) { x_words[k * BLOCKS + block] = word; }
+
+fn put_scale(block: u32, scale: vec2<f32>) { x_scales[block] = scale; }

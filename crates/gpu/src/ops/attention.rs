@@ -194,8 +194,7 @@ fn rows(rec: &mut Recorder<'_>, parts: &Parts<'_>, has_tiles: bool) -> Result<()
 
 /// Puts splits together; nothing where one was enough.
 fn join(rec: &mut Recorder<'_>, parts: &Parts<'_>, scratch: &wgpu::Buffer, has_tiles: bool) -> Result<(), GpuError> {
-    const THREADS: u32 = 64;
-    let source = source(rec, "attention_join", wgsl!("attention_join.wgsl"), THREADS);
+    let source = source(rec, "attention_join", wgsl!("attention_join.wgsl"), WORKGROUP);
     let source = parts.with_heads(source);
     let mut binds = parts.output_binds();
     binds.push(Bind::read(7, scratch));

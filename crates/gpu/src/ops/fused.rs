@@ -63,18 +63,17 @@ fn with_input(source: Source, input: &FusedInput) -> Source {
         .with("WIDTH", input.x.width)
         .with("EPS", eps as f32)
         .part(weight)
-        .part(wgsl!("lib/x_words.wgsl"))
         .part(wgsl!("lib/x_shared.wgsl"))
 }
 
-/// Steps of blocks whose loads a lane has on their way at once: what it has then is about 16 bytes at least.
-fn together(layout: Layout) -> u32 {
-    let env = |name: &str, default: u32| std::env::var(name).ok().and_then(|t| t.parse().ok()).unwrap_or(default);
-    match layout {
-        Layout::Q1 => env("CORTIQ_T1", 4),
-        Layout::Q4 => env("CORTIQ_T4", 1),
-        Layout::Q8 | Layout::Q8Field => env("CORTIQ_T8", 1),
-        _ => 1,
+/// Adds the int8 copy in workgroup memory and the products of rows with it: four neighbouring groups at a time for signs,
+/// where that leaves at most half of a team idle.
+fn with_products(rec: &Recorder<'_>, source: Source, layout: Layout, cols: usize, threads: u32) -> Source {
+    let (blocks, team) = (padded(cols) / 32, team_size(rec.gpu, threads) as usize);
+    if layout == Layout::Q1 && blocks.is_multiple_of(4) && blocks >= 2 * team {
+        source.part(wgsl!("lib/x_words4.wgsl")).part(wgsl!("dot/q1_wide.wgsl"))
+    } else {
+        source.part(wgsl!("lib/x_words.wgsl")).part(wgsl!("lib/dot_x.wgsl"))
     }
 }
 
@@ -109,7 +108,7 @@ pub(super) fn staged(
     int8: &Quantised,
 ) -> Result<(), GpuError> {
     let source = matvec_source(rec, "matvec_staged", product, piece, |source| {
-        source.part(wgsl!("lib/x_words.wgsl")).part(wgsl!("lib/x_copy.wgsl")).part(wgsl!("lib/no_float_rows.wgsl"))
+        source.part(wgsl!("lib/x_copy.wgsl")).part(wgsl!("lib/no_float_rows.wgsl"))
     });
     let mut binds = vec![Bind::read(7, &int8.codes), Bind::read(8, &int8.scales)];
     binds.extend(output_binds(product));
@@ -129,9 +128,8 @@ fn matvec_source(
     let (layout, cols) = (product.matrix.layout, product.matrix.cols);
     let source = source(rec, name, wgsl!("matvec_fused.wgsl"), threads(rec))
         .with("ROWS", piece.rows)
-        .with("TOGETHER", together(layout))
-        .part(wgsl!("lib/half.wgsl"))
-        .part(wgsl!("lib/dot_x.wgsl"));
+        .part(wgsl!("lib/half.wgsl"));
+    let source = with_products(rec, source, layout, cols, threads(rec));
     let source = layout.with_dot(layout.with_weights(input(source), cols));
     with_outputs(source, product, piece.first_row)
 }
@@ -188,9 +186,8 @@ pub(crate) fn fused_gated(
         let threads = threads(rec).min(32 * team_size(rec.gpu, threads(rec)));
         let source = source(rec, "gated_fused", wgsl!("gated_fused.wgsl"), threads)
             .with("NEURONS", neurons)
-            .with("TOGETHER", together(matrix.layout))
-            .part(wgsl!("lib/half.wgsl"))
-            .part(wgsl!("lib/dot_x.wgsl"));
+            .part(wgsl!("lib/half.wgsl"));
+        let source = with_products(rec, source, matrix.layout, matrix.cols, threads);
         let source = with_function(with_input(source, input), op.activation)
             .part(if mask.is_some() { wgsl!("lib/mask.wgsl") } else { wgsl!("lib/no_mask.wgsl") })
             .part(wgsl!("lib/x4.wgsl"));
