@@ -16,4 +16,4 @@ pub use fixtures::{
     fixtures_dir, golden, model_dir,
 };
 pub use gpu::{test_gpu, test_gpus};
-pub use random::{RandomModel, random_model};
+pub use random::{RandomModel, WIDE, random_model};

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use cortiq_conformance::{Model, alone, convert_fixture, divergence, golden, max_abs_diff, open_model};
+use cortiq_cmf::Dtype;
+use cortiq_conformance::{
+    Model, WIDE, alone, convert_fixture, divergence, golden, max_abs_diff, open_model, random_model,
+};
 use cortiq_gpu::Precision;
 use cortiq_model::StateLimits;
 use cortiq_quant::Encoding;
@@ -93,4 +96,19 @@ fn delta_projections_in_one_kernel_are_those_in_two() {
     let cosine = rows.iter().map(|d| d.cosine).fold(1.0, f64::min);
     println!("one against five at a time: mean KL {mean_kl:.2e}, least cosine {cosine:.6}");
     assert!(mean_kl <= 1e-4 && cosine >= 0.999, "mean KL {mean_kl}, least cosine {cosine}");
+}
+
+/// Rows of signs that are read four groups at a time.
+#[test]
+fn wide_rows_of_signs() {
+    let random = random_model(&WIDE, Dtype::Q1, 5);
+    let model = Model { header: random.header, weights: random.weights };
+    let ids: Vec<u32> = (0..12).map(|i| (i * 37 + 11) % 101).collect();
+    let (exact, ours) =
+        (alone(&mut model.reference(), &ids, 12), alone(&mut model.gpu(Precision::Fast, LIMITS), &ids, 1));
+    for (position, (a, b)) in exact.chunks(WIDE.vocab_size).zip(ours.chunks(WIDE.vocab_size)).enumerate() {
+        let found = divergence(a, b);
+        println!("position {position}: KL {:.2e}, cosine {:.6}", found.kl, found.cosine);
+        assert!(found.kl <= 2e-3 && found.cosine >= 0.999, "position {position}: {} {}", found.kl, found.cosine);
+    }
 }

@@ -59,11 +59,7 @@ fn with_input(source: Source, input: &FusedInput) -> Source {
         Some((_, eps)) => (eps, wgsl!("lib/norm_weight.wgsl")),
         None => (0.0, wgsl!("lib/no_norm_weight.wgsl")),
     };
-    source
-        .with("WIDTH", input.x.width)
-        .with("EPS", eps as f32)
-        .part(weight)
-        .part(wgsl!("lib/x_shared.wgsl"))
+    source.with("WIDTH", input.x.width).with("EPS", eps as f32).part(weight).part(wgsl!("lib/x_shared.wgsl"))
 }
 
 /// Adds the int8 copy in workgroup memory and the products of rows with it: four neighbouring groups at a time for signs,
