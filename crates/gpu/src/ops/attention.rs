@@ -14,6 +14,9 @@ use crate::{Caps, GpuError};
 /// Most query heads that share loaded keys in [`rows`].
 const MAX_GROUP: usize = 8;
 
+/// Threads that share a key in [`rows`].
+const KEY_PARTS: u32 = 2;
+
 /// Positions per split. Below twice as many, a second dispatch costs more than it gains.
 const SPLIT_POSITIONS: u32 = 256;
 
@@ -167,17 +170,6 @@ fn head_group(heads_per_kv: usize) -> usize {
     (1..=heads_per_kv.min(MAX_GROUP)).rev().find(|group| heads_per_kv.is_multiple_of(*group)).unwrap_or(1)
 }
 
-/// Threads that share a key in [`rows`]: each has up to two of its quads.
-fn key_parts(head_dim: usize) -> u32 {
-    (head_dim as u32).div_ceil(8).next_power_of_two()
-}
-
-/// Positions of a thread in a tile of [`rows`]: as many as leave other workgroups of `group` heads room beside it.
-fn passes(caps: &Caps, group: usize) -> u32 {
-    let most = (caps.workgroup_memory / 2).min(16 << 10);
-    [4, 2].into_iter().find(|passes| group as u32 * passes * WORKGROUP * 4 <= most).unwrap_or(1)
-}
-
 /// Row by row, with split keys where the context is long; nothing for steps that tiles take.
 fn rows(rec: &mut Recorder<'_>, parts: &Parts<'_>, has_tiles: bool) -> Result<(), GpuError> {
     let op = parts.op;
@@ -188,8 +180,7 @@ fn rows(rec: &mut Recorder<'_>, parts: &Parts<'_>, has_tiles: bool) -> Result<()
     let (cache_group, keys, values) = rec.state.cache(op.state)?;
     let source = source(rec, "attention_split", wgsl!("attention_split.wgsl"), WORKGROUP)
         .with("GROUP", group)
-        .with("PARTS", key_parts(op.head_dim))
-        .with("PASSES", passes(rec.gpu.caps(), group));
+        .with("PARTS", KEY_PARTS);
     let source = parts.with_scores(rec, source, cache_group);
     let mut binds = parts.output_binds();
     binds.extend([Bind::read(1, &parts.q.buffer), Bind::read(4, keys), Bind::read(5, values)]);
@@ -248,14 +239,6 @@ mod tests {
     fn groups_divide_the_heads_of_a_kv_head() {
         for (heads, group) in [(1, 1), (4, 4), (7, 7), (8, 8), (12, 6), (16, 8), (11, 1)] {
             assert_eq!(head_group(heads), group, "{heads} heads");
-        }
-    }
-
-    #[test]
-    fn keys_are_shared_by_whole_parts_of_a_workgroup() {
-        for (head_dim, parts) in [(4, 1), (12, 2), (64, 8), (80, 16), (128, 16), (256, 32), (1024, 128)] {
-            assert_eq!(key_parts(head_dim), parts, "{head_dim} dimensions");
-            assert!(parts as usize * 8 >= head_dim && WORKGROUP.is_multiple_of(parts));
         }
     }
 
