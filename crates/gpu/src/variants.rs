@@ -1,7 +1,7 @@
 //! Which kernels a device gets, and why: the choices of `ops/` as a table for people.
 
 use crate::kernel::{WORKGROUP, team_of};
-use crate::ops::{gemm_choice, tile_queries};
+use crate::ops::{gemm_choice, grouped_choice, tile_queries};
 use crate::weights::Layout;
 use crate::{Caps, Precision};
 
@@ -37,6 +37,7 @@ pub fn kernel_variants(caps: &Caps, precision: Precision) -> Vec<KernelVariant> 
         },
         products("more tokens, packed weights", caps, precision, Layout::Q4),
         products("more tokens, float weights", caps, precision, Layout::F16),
+        experts(caps, precision),
         attention(caps),
         match fast {
             true => row("attention cache", "f16".to_owned(), "precision fast (unless asked otherwise)".to_owned()),
@@ -49,6 +50,14 @@ fn products(purpose: &'static str, caps: &Caps, precision: Precision, layout: La
     let [small, large] = gemm_choice(caps, precision, layout);
     let variant = if small == large { large.to_owned() } else { format!("{small}, {large} from 65 tokens") };
     KernelVariant { purpose, reason: matrix_units(caps, precision, large), variant }
+}
+
+fn experts(caps: &Caps, precision: Precision) -> KernelVariant {
+    let (variant, chosen) = match grouped_choice(caps, precision) {
+        Some(coop) => (format!("coop, tiles of {} jobs by {} rows", coop.tile()[0], coop.tile()[1]), "coop"),
+        None => ("plain".to_owned(), "plain"),
+    };
+    KernelVariant { purpose: "more tokens, experts", variant, reason: matrix_units(caps, precision, chosen) }
 }
 
 /// Why products are, or are not, computed by matrix units.
@@ -117,6 +126,8 @@ mod tests {
             (&caps(Some(128), None, 48 << 10), fast, "sums", "too wide"),
             (&caps(None, None, 48 << 10), fast, "sums", "no subgroup operations"),
             (&caps(None, None, 48 << 10), fast, floats, "no matrix units"),
+            (&big, fast, "more tokens, experts", "tiles of 64 jobs by 128 rows: matrix units of 16"),
+            (&big, exact, "more tokens, experts", "plain: precision exact"),
             (&big, fast, "attention of more tokens", "tiles of 32 queries"),
             (&caps(None, None, 8 << 10), fast, "attention of more tokens", "row by row"),
         ] {

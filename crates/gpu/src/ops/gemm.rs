@@ -23,7 +23,7 @@ enum Kind {
 
 /// Shape of a variant on matrix units; `shaders/gemm_coop.wgsl` has the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Coop {
+pub(crate) struct Coop {
     /// 8 or 16.
     size: u32,
     /// Subgroups along tokens and along rows.
@@ -90,7 +90,7 @@ pub(crate) const VARIANTS: [Variant; 12] = [
 
 impl Coop {
     /// Tokens and rows of a tile.
-    pub(super) fn tile(self) -> [u32; 2] {
+    pub(crate) fn tile(self) -> [u32; 2] {
         [self.waves[0] * 4 * self.size, self.waves[1] * 2 * self.size]
     }
 
@@ -207,7 +207,7 @@ impl Choice {
 
 /// The shape for tiles of an expert's jobs, where matrix units may be used: all lines in one subgroup, which leaves out
 /// those without jobs, or else the common one.
-pub(super) fn grouped_choice(caps: &Caps, precision: Precision) -> Option<Coop> {
+pub(crate) fn grouped_choice(caps: &Caps, precision: Precision) -> Option<Coop> {
     let fast = [
         Coop { size: 16, waves: [1, 4], stages: 1, staging: Staging::Quads },
         Coop { size: 8, waves: [2, 4], stages: 1, staging: Staging::Scalars },

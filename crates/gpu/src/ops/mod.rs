@@ -23,7 +23,7 @@ pub(crate) use embed::embed;
 pub(crate) use ffn::gated_ffn;
 pub(crate) use fused::{FusedInput, fused_gated, fused_linear, mixed_linear, takes_gated, takes_linear, takes_mixed};
 pub(crate) use gated_delta::gated_delta;
-pub(crate) use gemm::gemm_choice;
+pub(crate) use gemm::{gemm_choice, grouped_choice};
 #[cfg(feature = "lab")]
 pub(crate) use gemm::{VARIANTS, Variant, gemm_with};
 pub(crate) use head::{Head, head};
