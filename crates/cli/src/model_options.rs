@@ -100,6 +100,9 @@ pub struct GpuFlags {
     /// Accept a GPU that is software, such as llvmpipe
     #[arg(long)]
     pub software_gpu: bool,
+    /// Leave its matrix units alone, to measure the other kernels
+    #[arg(long, hide = true)]
+    pub without_matrix_units: bool,
     /// Arithmetic of the gpu executor
     #[arg(long, value_enum, default_value_t, value_name = "NAME")]
     pub precision: PrecisionName,
@@ -125,7 +128,11 @@ impl GpuFlags {
 
     /// The adapter that a gpu executor opens.
     pub fn adapter(&self, config: &Config) -> AdapterChoice {
-        AdapterChoice { backend: self.backend(config).value, allow_software: self.software_gpu }
+        AdapterChoice {
+            backend: self.backend(config).value,
+            allow_software: self.software_gpu,
+            without_matrix_units: self.without_matrix_units,
+        }
     }
 
     /// A flag that only makes sense with a GPU, if there is one.

@@ -16,6 +16,6 @@ pub use fixtures::{
     Golden, GoldenRope, GoldenSequence, Greedy, LayerTrace, MODELS, MTP_MODELS, MtpGolden, Trace, convert_fixture,
     fixtures_dir, golden, model_dir,
 };
-pub use gpu::test_gpu;
-pub use random::{RandomModel, random_model};
+pub use gpu::{test_gpu, test_gpus};
+pub use random::{RandomModel, WIDE, random_model};
 pub use router::unsure_rows;

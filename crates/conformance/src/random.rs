@@ -46,3 +46,20 @@ pub fn random_model(shape: &NamedShape, dtype: Dtype, seed: u64) -> RandomModel 
     }
     RandomModel { header: shape.header(), weights: Arc::new(weights) }
 }
+
+/// A layer whose rows are wide enough for kernels that take several groups per thread, and no multiple of their steps.
+pub const WIDE: NamedShape = NamedShape {
+    name: "wide",
+    num_layers: 1,
+    hidden_size: 2176,
+    heads: 4,
+    kv_heads: 2,
+    head_dim: 64,
+    intermediate_size: 2304,
+    vocab_size: 101,
+    tied: false,
+    qk_norm: true,
+    rope_theta: 1e4,
+    experts: None,
+    delta: None,
+};

@@ -5,7 +5,7 @@
 use std::ops::ControlFlow;
 
 use cortiq_conformance::{MODELS, MTP_MODELS, alone, convert_fixture, fixtures_dir, golden, max_abs_diff, open_model};
-use cortiq_engine::{Engine, EngineOptions, ExecutorKind, GenerateOptions, PREFILL_CHUNK, SamplingParams, Speculation};
+use cortiq_engine::{Engine, EngineOptions, ExecutorKind, GenerateOptions, SamplingParams, Speculation};
 use cortiq_model::{Batch, DraftInput, DraftSource, Executor, Op, RopeTable, Slot, Span};
 use cortiq_quant::Encoding;
 use cortiq_reference::ReferenceExecutor;
@@ -58,7 +58,7 @@ fn check_chunks(name: &str) {
     let ids = golden(name).sequences.swap_remove(3).input_ids;
     let mut cpu = model.cpu(2);
     let single = alone(&mut cpu, &ids, 1);
-    for chunk in [300, PREFILL_CHUNK, 50] {
+    for chunk in [300, cpu.prefill_chunk(), 50] {
         let difference = max_abs_diff(&alone(&mut cpu, &ids, chunk), &single);
         println!("{name}, chunks of {chunk}: {difference:.2e}");
         assert!(difference <= 2e-4, "{name}, chunks of {chunk} tokens: {difference}");

@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
+use cortiq_cmf::Dtype;
 use cortiq_conformance::{
-    Divergence, MODELS, Model, Piece, alone, convert_fixture, divergence, golden, max_abs_diff, open_model, step,
-    test_gpu, unsure_rows,
+    Divergence, MODELS, Model, Piece, WIDE, alone, convert_fixture, divergence, golden, max_abs_diff, open_model,
+    random_model, step, test_gpu, unsure_rows,
 };
 use cortiq_engine::sampler::argmax;
 use cortiq_gpu::{GpuExecutor, GpuOptions, Precision};
@@ -209,4 +210,19 @@ models! {
 models! {
     check_every_expert in every_expert:
     q4t_deepseek_v3: "deepseek_v3" Encoding::Q4Tiled,
+}
+
+/// Rows of signs that are read four groups at a time.
+#[test]
+fn wide_rows_of_signs() {
+    let random = random_model(&WIDE, Dtype::Q1, 5);
+    let model = Model { header: random.header, weights: random.weights };
+    let ids: Vec<u32> = (0..12).map(|i| (i * 37 + 11) % 101).collect();
+    let (exact, ours) =
+        (alone(&mut model.reference(), &ids, 12), alone(&mut model.gpu(Precision::Fast, LIMITS), &ids, 1));
+    for (position, (a, b)) in exact.chunks(WIDE.vocab_size).zip(ours.chunks(WIDE.vocab_size)).enumerate() {
+        let found = divergence(a, b);
+        println!("position {position}: KL {:.2e}, cosine {:.6}", found.kl, found.cosine);
+        assert!(found.kl <= 2e-3 && found.cosine >= 0.999, "position {position}: {} {}", found.kl, found.cosine);
+    }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use cortiq_cmf::{Dtype, Moe};
-use cortiq_conformance::{Model, Piece, divergence, max_abs_diff, step};
+use cortiq_conformance::{Model, Piece, divergence, max_abs_diff, step, test_gpus};
 use cortiq_gpu::Precision;
 use cortiq_model::{Executor, NamedShape, OwnedTensor, OwnedWeights, StateLimits, tensors_of};
 use cortiq_quant::random_payload;
@@ -221,12 +221,18 @@ fn check_exact(what: &str, case: &Case) {
 fn check_fast(what: &str, case: &Case, sizes: &[usize]) {
     let model = case.model();
     let expected = all_steps(&mut model.reference(), sizes);
-    let ours = all_steps(&mut model.gpu(Precision::Fast, LIMITS), sizes);
-    let vocab_size = case.shape.vocab_size;
+    for gpu in test_gpus() {
+        let what = format!("{what}, matrix units {:?}", gpu.caps().coop);
+        let ours = all_steps(&mut model.gpu_on(gpu, Precision::Fast, LIMITS), sizes);
+        check_divergence(&what, case.shape.vocab_size, &expected, &ours);
+    }
+}
+
+fn check_divergence(what: &str, vocab_size: usize, expected: &[Vec<f32>], ours: &[Vec<f32>]) {
     let rows = |logits: &[Vec<f32>]| -> Vec<Vec<f32>> {
         logits.iter().flat_map(|step| step.chunks(vocab_size)).map(<[f32]>::to_vec).collect()
     };
-    let all: Vec<_> = rows(&expected).iter().zip(rows(&ours)).map(|(a, b)| divergence(a, &b)).collect();
+    let all: Vec<_> = rows(expected).iter().zip(rows(ours)).map(|(a, b)| divergence(a, &b)).collect();
     let mean_kl = all.iter().map(|d| d.kl).sum::<f64>() / all.len() as f64;
     let cosine = all.iter().map(|d| d.cosine).fold(1.0, f64::min);
     println!("{what}: mean KL {mean_kl:.2e}, least cosine {cosine:.6}");

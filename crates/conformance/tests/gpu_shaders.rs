@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cortiq_cmf::Dtype;
-use cortiq_conformance::{Model, Piece, alone, convert_fixture, golden, open_model, step};
+use cortiq_conformance::{Model, Piece, WIDE, alone, convert_fixture, golden, open_model, random_model, step};
 use cortiq_gpu::lab::{Kernel, Lab, ProductCase};
 use cortiq_gpu::{AdapterSummary, Caps, CoopShape, Gpu, GpuExecutor, GpuOptions, Precision};
 use cortiq_model::{
@@ -235,6 +235,16 @@ fn product_shaders(gpu: &Arc<Gpu>, found: &mut BTreeSet<String>) {
     found.extend(lab.shader_texts());
 }
 
+/// What a device assembles for wide rows of signs.
+fn wide_shaders(gpu: &Arc<Gpu>, found: &mut BTreeSet<String>) {
+    let random = random_model(&WIDE, Dtype::Q1, 5);
+    let model = Model { header: random.header, weights: random.weights };
+    let options = GpuOptions::new(LIMITS);
+    let weights = Arc::clone(&model.weights);
+    let mut executor = GpuExecutor::new(Arc::clone(gpu), model.program(), weights, options).unwrap();
+    drive(&mut executor, &[1; 40], found);
+}
+
 /// Features of the language that a shader may use.
 fn capabilities(text: &str) -> Capabilities {
     // f16 pairs in words, which every interface has.
@@ -312,6 +322,7 @@ fn every_shader_translates_and_every_file_is_used() {
         unusual_shaders(&gpu, &mut found);
         delta_shaders(&gpu, &mut found);
         product_shaders(&gpu, &mut found);
+        wide_shaders(&gpu, &mut found);
     }
     // Assembled by `read_bandwidth` alone.
     let read = include_str!("../../gpu/shaders/read.wgsl");

@@ -14,9 +14,6 @@ use cortiq_reference::ReferenceExecutor;
 
 use crate::{ChatRequest, ChatTemplate, EngineError, Predictions, SamplingParams, Sequence, Tokenizer};
 
-/// Tokens that prefill computes in one step.
-pub const PREFILL_CHUNK: usize = 256;
-
 /// Longest context when the caller does not say: a cache for more is rarely wanted and never by accident.
 const DEFAULT_CONTEXT: usize = 8192;
 
@@ -343,9 +340,9 @@ impl Engine {
         self.executor.states().truncate(sequence.id, kept)?;
         sequence.tokens.truncate(kept);
         sequence.known_len = ids.len();
-        let mut start = kept;
-        while ids.len() - start > PREFILL_CHUNK {
-            let end = start + PREFILL_CHUNK;
+        let (mut start, chunk) = (kept, self.prefill_chunk());
+        while ids.len() - start > chunk {
+            let end = start + chunk;
             self.extend(sequence, &ids[start..end], LogitRows::None)?;
             if with_head {
                 self.teach_head(0, &ids[start + 1..=end])?;
@@ -357,6 +354,11 @@ impl Engine {
             self.teach_head(0, &ids[start + 1..])?;
         }
         Ok(())
+    }
+
+    /// Tokens of a prompt that one step computes.
+    pub fn prefill_chunk(&self) -> usize {
+        self.executor.prefill_chunk().max(1)
     }
 
     /// Appends `ids` to `sequence` in one step; returns the logits asked for, `[rows, vocab_size]`.
@@ -422,8 +424,9 @@ impl Engine {
         let mut sequence = self.sequence()?;
         sequence.known_len = ids.len();
         let mut result = Vec::new();
-        let outcome = ids.chunks(PREFILL_CHUNK).enumerate().try_for_each(|(i, chunk)| {
-            let last = (i + 1) * PREFILL_CHUNK >= ids.len();
+        let size = self.prefill_chunk();
+        let outcome = ids.chunks(size).enumerate().try_for_each(|(i, chunk)| {
+            let last = (i + 1) * size >= ids.len();
             let rows = match (all, last) {
                 (true, _) => LogitRows::All,
                 (false, true) => LogitRows::Last,

@@ -18,7 +18,7 @@ pub mod tokenizer;
 
 pub use chat::{ChatRequest, ChatTemplate};
 pub use detokenizer::Detokenizer;
-pub use engine::{Engine, EngineOptions, ExecutorKind, LogitRows, PREFILL_CHUNK};
+pub use engine::{Engine, EngineOptions, ExecutorKind, LogitRows};
 pub use error::EngineError;
 pub use generate::{FinishReason, GenerateOptions, Generation};
 pub use perplexity::{Perplexity, PerplexityOptions};

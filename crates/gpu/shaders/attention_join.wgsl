@@ -3,52 +3,65 @@
 @group(0) @binding(7) var<storage, read> parts: array<vec4<f32>>;
 
 const QUADS: u32 = HEAD_DIM / 4u;
+// Threads that share a quad of the output: each takes every SHARES-th split.
+const SHARES: u32 = WORKGROUP / QUADS;
+const LOWEST: f32 = -3.0e38;
+
+var<workgroup> shares: array<vec4<f32>, WORKGROUP>;
+var<workgroup> totals: array<f32, WORKGROUP>;
 
 // Where a split's sums start.
 fn part_at(split: u32, row: u32, head: u32) -> u32 {
     return ((split * step_rows() + row) * HEADS + head) * (QUADS + 1u);
 }
 
-// Maximum, total and number of splits.
-fn tail_of(split: u32, row: u32, head: u32) -> vec4<f32> { return parts[part_at(split, row, head) + QUADS]; }
-
-struct Sums { whole: vec4<f32>, total: f32 }
-
-// What a split adds to a quad of the output; nothing beyond the last one.
-fn sums_of(split: u32, last: u32, row: u32, head: u32, quad: u32, top: f32) -> Sums {
-    let safe = min(split, last);
-    let tail = tail_of(safe, row, head);
-    let whole = parts[part_at(safe, row, head) + quad];
-    let factor = select(0.0, exp(tail.x - top), split <= last);
-    return Sums(whole * factor, tail.y * factor);
-}
-
 @compute @workgroup_size(WORKGROUP)
 fn main(ids: Ids) {
     let head = ids.group.x;
     let row = ids.group.y;
+    let quad = ids.local % QUADS;
+    let share = ids.local / QUADS;
+    // Maximum, total and number of splits stand after the sums.
     let splits = u32(parts[part_at(0u, row, head) + QUADS].z);
     let last = splits - 1u;
-    var top = -3.0e38;
+    var top = LOWEST;
+    var whole = vec4(0.0);
+    var total = 0.0;
     // Four splits are read at a time; beyond the end the last one again, which counts nothing then.
-    for (var s = 0u; s < splits; s += 4u) {
-        let a = tail_of(s, row, head).x;
-        let b = tail_of(min(s + 1u, last), row, head).x;
-        let c = tail_of(min(s + 2u, last), row, head).x;
-        let d = tail_of(min(s + 3u, last), row, head).x;
-        top = max(max(top, max(a, b)), max(c, d));
+    for (var s = share; s < splits; s += 4u * SHARES) {
+        let split = vec4(s, s + SHARES, s + 2u * SHARES, s + 3u * SHARES);
+        let a = part_at(split.x, row, head);
+        let b = part_at(min(split.y, last), row, head);
+        let c = part_at(min(split.z, last), row, head);
+        let d = part_at(min(split.w, last), row, head);
+        let sums_a = parts[a + quad];
+        let sums_b = parts[b + quad];
+        let sums_c = parts[c + quad];
+        let sums_d = parts[d + quad];
+        let tail_a = parts[a + QUADS];
+        let tail_b = parts[b + QUADS];
+        let tail_c = parts[c + QUADS];
+        let tail_d = parts[d + QUADS];
+        let tops = vec4(tail_a.x, tail_b.x, tail_c.x, tail_d.x);
+        let highest = max(top, max(max(tops.x, tops.y), max(tops.z, tops.w)));
+        let factors = select(vec4(0.0), exp(tops - highest), split <= vec4(last));
+        let kept = exp(top - highest);
+        whole = whole * kept + (sums_a * factors.x + sums_b * factors.y) + (sums_c * factors.z + sums_d * factors.w);
+        total = total * kept + dot(factors, vec4(tail_a.y, tail_b.y, tail_c.y, tail_d.y));
+        top = highest;
     }
-    for (var d = ids.local; d < QUADS; d += WORKGROUP) {
-        var sums = Sums(vec4(0.0), 0.0);
-        for (var s = 0u; s < splits; s += 4u) {
-            let a = sums_of(s, last, row, head, d, top);
-            let b = sums_of(s + 1u, last, row, head, d, top);
-            let c = sums_of(s + 2u, last, row, head, d, top);
-            let e = sums_of(s + 3u, last, row, head, d, top);
-            sums.whole += a.whole + b.whole + c.whole + e.whole;
-            sums.total += a.total + b.total + c.total + e.total;
+    let factor = exp(top - group_max(ids, top));
+    shares[ids.local] = whole * factor;
+    totals[ids.local] = total * factor;
+    workgroupBarrier();
+    if ids.local < QUADS {
+        var sums = vec4(0.0);
+        var divisor = 0.0;
+        for (var s = 0u; s < SHARES; s++) {
+            sums += shares[s * QUADS + quad];
+            divisor += totals[s * QUADS + quad];
         }
-        let at = row * (OUT_STRIDE / 4u) + head * QUADS + d;
-        out[at] = sums.whole / sums.total * gate4(at) * mask_of(head);
+        let at = row * (OUT_STRIDE / 4u) + head * QUADS + quad;
+        out[at] = sums / divisor * gate4(at) * mask_of(head);
     }
 }

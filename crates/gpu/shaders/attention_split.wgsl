@@ -37,19 +37,39 @@ fn place_of(span: u32, kv_head: u32, position: u32) -> u32 {
     return ((block * KV_HEADS + kv_head) * 32u + position % 32u) * QUADS;
 }
 
-// What a part of the key at `place` adds to the scores of all heads.
+// A quad of a key, zero beyond its end.
+fn key_quad(place: u32, d: u32) -> vec4<f32> {
+    if QUADS % (8u * PARTS) == 0u { return key4(place + d); }
+    return select(vec4(0.0), key4(place + min(d, QUADS - 1u)), d < QUADS);
+}
+
+fn query_quad(head: u32, d: u32) -> vec4<f32> {
+    if QUADS % (8u * PARTS) == 0u { return query[head * QUADS + d]; }
+    return query[head * QUADS + min(d, QUADS - 1u)];
+}
+
+// What a part of the key at `place` adds to the scores of all heads: eight quads at a time, whose loads are on their way
+// together.
 fn score_key(place: u32, part: u32, key_index: u32) {
-    var products: array<vec4<f32>, GROUP>;
-    for (var i = 0u; i < QUADS_OF_PART; i++) {
+    for (var i = 0u; i < QUADS_OF_PART; i += 8u) {
         let d = part + PARTS * i;
-        if QUADS % PARTS == 0u || d < QUADS {
-            let key = key4(place + d);
-            for (var h = 0u; h < GROUP; h++) { products[h] += query[h * QUADS + d] * key; }
+        let k0 = key_quad(place, d);
+        let k1 = key_quad(place, d + PARTS);
+        let k2 = key_quad(place, d + 2u * PARTS);
+        let k3 = key_quad(place, d + 3u * PARTS);
+        let k4 = key_quad(place, d + 4u * PARTS);
+        let k5 = key_quad(place, d + 5u * PARTS);
+        let k6 = key_quad(place, d + 6u * PARTS);
+        let k7 = key_quad(place, d + 7u * PARTS);
+        for (var h = 0u; h < GROUP; h++) {
+            let p = k0 * query_quad(h, d) + k1 * query_quad(h, d + PARTS) + k2 * query_quad(h, d + 2u * PARTS)
+                + k3 * query_quad(h, d + 3u * PARTS) + k4 * query_quad(h, d + 4u * PARTS)
+                + k5 * query_quad(h, d + 5u * PARTS) + k6 * query_quad(h, d + 6u * PARTS)
+                + k7 * query_quad(h, d + 7u * PARTS);
+            let at = h * WORKGROUP + part * KEYS + key_index;
+            let sum = p.x + p.y + p.z + p.w;
+            if i == 0u { scores[at] = sum; } else { scores[at] += sum; }
         }
-    }
-    for (var h = 0u; h < GROUP; h++) {
-        let p = products[h];
-        scores[h * WORKGROUP + part * KEYS + key_index] = p.x + p.y + p.z + p.w;
     }
 }
 
@@ -59,6 +79,13 @@ fn whole_score(at: u32, key_index: u32) -> f32 {
     for (var part = 0u; part < PARTS; part++) { score += scores[at + part * KEYS + key_index]; }
     if SOFTCAP > 0.0 { score = SOFTCAP * tanh(clamp(score / SOFTCAP, -15.0, 15.0)); }
     return score;
+}
+
+// Weights of the positions `at` of a tile, which stand for i, i + SHARES, ...: zero beyond its `count` positions.
+fn weights_at(head: u32, at: vec4<u32>, i: u32, count: u32) -> vec4<f32> {
+    let base = head * WORKGROUP;
+    let found = vec4(scores[base + at.x], scores[base + at.y], scores[base + at.z], scores[base + at.w]);
+    return select(vec4(0.0), found, vec4(i, i + SHARES, i + 2u * SHARES, i + 3u * SHARES) < vec4(count));
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -123,9 +150,25 @@ fn main(ids: Ids) {
         workgroupBarrier();
         for (var h = 0u; h < GROUP; h++) { sums[h] *= kept[h]; }
         if share < SHARES {
-            for (var i = share; i < count; i += SHARES) {
-                let value = value4(places[i] + quad);
-                for (var h = 0u; h < GROUP; h++) { sums[h] += scores[h * WORKGROUP + i] * value; }
+            // Eight positions at a time; of those beyond the end, the last one again, which counts nothing.
+            for (var i = share; i < count; i += 8u * SHARES) {
+                let at = min(vec4(i, i + SHARES, i + 2u * SHARES, i + 3u * SHARES), vec4(count - 1u));
+                let j = i + 4u * SHARES;
+                let at_high = min(vec4(j, j + SHARES, j + 2u * SHARES, j + 3u * SHARES), vec4(count - 1u));
+                let v0 = value4(places[at.x] + quad);
+                let v1 = value4(places[at.y] + quad);
+                let v2 = value4(places[at.z] + quad);
+                let v3 = value4(places[at.w] + quad);
+                let v4 = value4(places[at_high.x] + quad);
+                let v5 = value4(places[at_high.y] + quad);
+                let v6 = value4(places[at_high.z] + quad);
+                let v7 = value4(places[at_high.w] + quad);
+                for (var h = 0u; h < GROUP; h++) {
+                    let w = weights_at(h, at, i, count);
+                    let x = weights_at(h, at_high, j, count);
+                    sums[h] += (w.x * v0 + w.y * v1 + w.z * v2 + w.w * v3)
+                        + (x.x * v4 + x.y * v5 + x.z * v6 + x.w * v7);
+                }
             }
         }
         workgroupBarrier();

@@ -8,21 +8,6 @@ const PER_TEAM: u32 = 32u * TEAM / WORKGROUP;
 
 var<workgroup> products: array<f32, 32>;
 
-// A lane's share of the products of two rows, whose loads are on their way together.
-fn dot_x2(a: u32, b: u32, lane: u32) -> vec2<f32> {
-    var sums = vec2(0.0);
-    for (var step = 0u; step < STEPS; step++) {
-        let block = step * TEAM + lane;
-        if WHOLE || block < BLOCKS {
-            let wa = load_block(a, block);
-            let wb = load_block(b, block);
-            let group = x_group(block);
-            sums += vec2(dot_group(wa, group), dot_group(wb, group));
-        }
-    }
-    return sums;
-}
-
 fn put_packed(at: u32, packed: Octet) {
     out_codes[at] = packed.word;
     if at % 8u == 0u { out_scales[at / 8u] = packed.scale; }

@@ -1,7 +1,8 @@
-// Tokens times rows of weights on matrix units, f16 inputs and f32 sums. A workgroup of WAVES_X by WAVES_Y subgroups
-// makes a tile of tokens (x) by rows (y) in steps of 32 columns; each subgroup holds 4 by 2 matrices of sums.
+// Lines of activations times rows of weights on matrix units, f16 inputs and f32 sums. A workgroup of WAVES_X by WAVES_Y
+// subgroups makes a tile of lines (x) by rows (y) in steps of 32 columns; each subgroup holds 4 by 2 matrices of sums.
+// Which lines and rows these are, and where sums go: `lib/coop_tokens.wgsl` or `lib/coop_jobs.wgsl`.
 // The next step's inputs are fetched while this one's are multiplied. With STAGES = 2 the tiles alternate, which saves
-// a barrier. Reads the activations once per tile of rows and the weights once per tile of tokens.
+// a barrier. Reads the activations once per tile of rows and the weights once per tile of lines.
 struct Sixteen { a: vec4<f16>, b: vec4<f16>, c: vec4<f16>, d: vec4<f16> }
 @group(0) @binding(7) var<storage, read> x_half: array<Sixteen>;
 
@@ -12,19 +13,20 @@ const TILE_ROWS: u32 = WAVES_Y * SUB_ROWS;
 // Pieces of sixteen columns in a tile: at most two per thread.
 const X_PIECES: u32 = 2u * TILE_TOKENS;
 const W_PIECES: u32 = 2u * TILE_ROWS;
+// Whether every thread brings a first piece, and a second one.
+const ALL_X: bool = X_PIECES >= WORKGROUP;
+const ALL_W: bool = W_PIECES >= WORKGROUP;
+const ALL_X_TWICE: bool = X_PIECES >= 2u * WORKGROUP;
+const ALL_W_TWICE: bool = W_PIECES >= 2u * WORKGROUP;
+// Whether some do.
+const SOME_X_TWICE: bool = X_PIECES > WORKGROUP;
+const SOME_W_TWICE: bool = W_PIECES > WORKGROUP;
+
+// A workgroup's part: `lines` live lines from `first_line` on, rows from `first_row` on, which are counted from `base`.
+struct Tile { first_line: u32, lines: u32, first_row: u32, base: u32 }
 
 // Finished sums of one matrix per subgroup, on their way out.
 var<workgroup> patch_sums: array<f32, WAVES_X * WAVES_Y * SIZE * SIZE>;
-
-// The piece of the tile of activations that a thread brings.
-fn x_piece(piece: u32, first_token: u32, last_token: u32, block: u32) -> Sixteen {
-    let token = min(first_token + piece / 2u, last_token);
-    return x_half[token * (X_STRIDE4 / 4u) + 2u * block + piece % 2u];
-}
-
-fn w_piece(piece: u32, first_row: u32, block: u32) -> Raw {
-    return fetch16(min(first_row + piece / 2u, ROWS - 1u), 2u * block + piece % 2u);
-}
 
 fn put_x(stage: u32, piece: u32, x: Sixteen) {
     let line = stage * TILE_TOKENS + piece / 2u;
@@ -44,23 +46,29 @@ fn put_w(stage: u32, piece: u32, raw: Raw) {
     stage_w(line, c4 + 3u, vec4<f16>(raw4(raw, 3u)));
 }
 
-// Writes the matrix of sums that stands in this subgroup's part of `patch_sums`.
-fn put_patch(lane: u32, base: u32, first_token: u32, first_row: u32, last_token: u32) {
-    for (var i = lane; i < SIZE * SIZE; i += TEAM) {
-        let token = first_token + i / SIZE;
-        let row = first_row + i % SIZE;
-        if token <= last_token && row < ROWS { put(token, row, patch_sums[base + i] * raw_factor(row)); }
-    }
-}
-
 @compute @workgroup_size(WORKGROUP)
 fn main(ids: Ids) {
-    let last_token = live_tokens() - 1u;
-    let first_token = ids.group.x * TILE_TOKENS;
-    let first_row = group_index(ids.group, ids.groups) * TILE_ROWS;
+    prepare_tile(ids);
+    if tile_live() { multiply(ids, tile_of(ids)); }
+}
+
+fn multiply(ids: Ids, tile: Tile) {
+    // Matrices of lines that all subgroups have, or may leave out.
+    let second_live = second_lines_live();
+    let third_live = third_lines_live();
     let wave_x = ids.subgroup % WAVES_X;
     let wave_y = ids.subgroup / WAVES_X;
     let second = ids.local + WORKGROUP;
+    let brings_x = ALL_X || ids.local < X_PIECES;
+    let brings_w = ALL_W || ids.local < W_PIECES;
+    let brings_x_twice = ALL_X_TWICE || (SOME_X_TWICE && second < X_PIECES);
+    let brings_w_twice = ALL_W_TWICE || (SOME_W_TWICE && second < W_PIECES);
+    // Where a thread's pieces stand; both are the same half of a line's 32 columns.
+    let part = ids.local % 2u;
+    let x0_from = x_line(tile, ids.local / 2u) * (X_STRIDE4 / 4u) + part;
+    let x1_from = x_line(tile, second / 2u) * (X_STRIDE4 / 4u) + part;
+    let w0_row = w_line(tile, ids.local / 2u);
+    let w1_row = w_line(tile, second / 2u);
     var c00: MatC;
     var c01: MatC;
     var c10: MatC;
@@ -73,23 +81,23 @@ fn main(ids: Ids) {
     var x1: Sixteen;
     var w0: Raw;
     var w1: Raw;
-    if ids.local < X_PIECES { x0 = x_piece(ids.local, first_token, last_token, 0u); }
-    if second < X_PIECES { x1 = x_piece(second, first_token, last_token, 0u); }
-    if ids.local < W_PIECES { w0 = w_piece(ids.local, first_row, 0u); }
-    if second < W_PIECES { w1 = w_piece(second, first_row, 0u); }
+    if brings_x { x0 = x_half[x0_from]; }
+    if brings_x_twice { x1 = x_half[x1_from]; }
+    if brings_w { w0 = fetch16(w0_row, part); }
+    if brings_w_twice { w1 = fetch16(w1_row, part); }
     for (var block = 0u; block < BLOCKS; block++) {
         let stage = block % STAGES;
-        if ids.local < X_PIECES { put_x(stage, ids.local, x0); }
-        if second < X_PIECES { put_x(stage, second, x1); }
-        if ids.local < W_PIECES { put_w(stage, ids.local, w0); }
-        if second < W_PIECES { put_w(stage, second, w1); }
+        if brings_x { put_x(stage, ids.local, x0); }
+        if brings_x_twice { put_x(stage, second, x1); }
+        if brings_w { put_w(stage, ids.local, w0); }
+        if brings_w_twice { put_w(stage, second, w1); }
         workgroupBarrier();
         // The last step fetches its own inputs again, so that no branch stands before the products.
-        let next = min(block + 1u, BLOCKS - 1u);
-        if ids.local < X_PIECES { x0 = x_piece(ids.local, first_token, last_token, next); }
-        if second < X_PIECES { x1 = x_piece(second, first_token, last_token, next); }
-        if ids.local < W_PIECES { w0 = w_piece(ids.local, first_row, next); }
-        if second < W_PIECES { w1 = w_piece(second, first_row, next); }
+        let next = 2u * min(block + 1u, BLOCKS - 1u);
+        if brings_x { x0 = x_half[x0_from + next]; }
+        if brings_x_twice { x1 = x_half[x1_from + next]; }
+        if brings_w { w0 = fetch16(w0_row, next + part); }
+        if brings_w_twice { w1 = fetch16(w1_row, next + part); }
         let x_from = (stage * TILE_TOKENS + wave_x * SUB_TOKENS) * LINE;
         let w_from = (stage * TILE_ROWS + wave_y * SUB_ROWS) * LINE;
         for (var k = 0u; k < 32u / UNIT; k += SIZE / UNIT) {
@@ -97,52 +105,60 @@ fn main(ids: Ids) {
             let b0 = coopLoad<MatB>(&w_tile[w_from + k], LINE);
             let b1 = coopLoad<MatB>(&w_tile[w_from + SIZE * LINE + k], LINE);
             let a0 = coopLoadT<MatA>(&x_tile[x_from + k], LINE);
-            let a1 = coopLoadT<MatA>(&x_tile[x_from + SIZE * LINE + k], LINE);
-            let a2 = coopLoadT<MatA>(&x_tile[x_from + 2u * SIZE * LINE + k], LINE);
-            let a3 = coopLoadT<MatA>(&x_tile[x_from + 3u * SIZE * LINE + k], LINE);
             c00 = coopMultiplyAdd(a0, b0, c00);
             c01 = coopMultiplyAdd(a0, b1, c01);
-            c10 = coopMultiplyAdd(a1, b0, c10);
-            c11 = coopMultiplyAdd(a1, b1, c11);
-            c20 = coopMultiplyAdd(a2, b0, c20);
-            c21 = coopMultiplyAdd(a2, b1, c21);
-            c30 = coopMultiplyAdd(a3, b0, c30);
-            c31 = coopMultiplyAdd(a3, b1, c31);
+            if second_live {
+                let a1 = coopLoadT<MatA>(&x_tile[x_from + SIZE * LINE + k], LINE);
+                c10 = coopMultiplyAdd(a1, b0, c10);
+                c11 = coopMultiplyAdd(a1, b1, c11);
+            }
+            if third_live {
+                let a2 = coopLoadT<MatA>(&x_tile[x_from + 2u * SIZE * LINE + k], LINE);
+                let a3 = coopLoadT<MatA>(&x_tile[x_from + 3u * SIZE * LINE + k], LINE);
+                c20 = coopMultiplyAdd(a2, b0, c20);
+                c21 = coopMultiplyAdd(a2, b1, c21);
+                c30 = coopMultiplyAdd(a3, b0, c30);
+                c31 = coopMultiplyAdd(a3, b1, c31);
+            }
         }
         if STAGES == 1u { workgroupBarrier(); }
     }
     let base = ids.subgroup * SIZE * SIZE;
-    let token = first_token + wave_x * SUB_TOKENS;
-    let row = first_row + wave_y * SUB_ROWS;
+    let line = wave_x * SUB_TOKENS;
+    let row = wave_y * SUB_ROWS;
     coopStoreT(c00, &patch_sums[base], SIZE);
     workgroupBarrier();
-    put_patch(ids.lane, base, token, row, last_token);
+    put_patch(tile, ids.lane, base, line, row);
     workgroupBarrier();
     coopStoreT(c01, &patch_sums[base], SIZE);
     workgroupBarrier();
-    put_patch(ids.lane, base, token, row + SIZE, last_token);
-    workgroupBarrier();
-    coopStoreT(c10, &patch_sums[base], SIZE);
-    workgroupBarrier();
-    put_patch(ids.lane, base, token + SIZE, row, last_token);
-    workgroupBarrier();
-    coopStoreT(c11, &patch_sums[base], SIZE);
-    workgroupBarrier();
-    put_patch(ids.lane, base, token + SIZE, row + SIZE, last_token);
-    workgroupBarrier();
-    coopStoreT(c20, &patch_sums[base], SIZE);
-    workgroupBarrier();
-    put_patch(ids.lane, base, token + 2u * SIZE, row, last_token);
-    workgroupBarrier();
-    coopStoreT(c21, &patch_sums[base], SIZE);
-    workgroupBarrier();
-    put_patch(ids.lane, base, token + 2u * SIZE, row + SIZE, last_token);
-    workgroupBarrier();
-    coopStoreT(c30, &patch_sums[base], SIZE);
-    workgroupBarrier();
-    put_patch(ids.lane, base, token + 3u * SIZE, row, last_token);
-    workgroupBarrier();
-    coopStoreT(c31, &patch_sums[base], SIZE);
-    workgroupBarrier();
-    put_patch(ids.lane, base, token + 3u * SIZE, row + SIZE, last_token);
+    put_patch(tile, ids.lane, base, line, row + SIZE);
+    if second_live {
+        workgroupBarrier();
+        coopStoreT(c10, &patch_sums[base], SIZE);
+        workgroupBarrier();
+        put_patch(tile, ids.lane, base, line + SIZE, row);
+        workgroupBarrier();
+        coopStoreT(c11, &patch_sums[base], SIZE);
+        workgroupBarrier();
+        put_patch(tile, ids.lane, base, line + SIZE, row + SIZE);
+    }
+    if third_live {
+        workgroupBarrier();
+        coopStoreT(c20, &patch_sums[base], SIZE);
+        workgroupBarrier();
+        put_patch(tile, ids.lane, base, line + 2u * SIZE, row);
+        workgroupBarrier();
+        coopStoreT(c21, &patch_sums[base], SIZE);
+        workgroupBarrier();
+        put_patch(tile, ids.lane, base, line + 2u * SIZE, row + SIZE);
+        workgroupBarrier();
+        coopStoreT(c30, &patch_sums[base], SIZE);
+        workgroupBarrier();
+        put_patch(tile, ids.lane, base, line + 3u * SIZE, row);
+        workgroupBarrier();
+        coopStoreT(c31, &patch_sums[base], SIZE);
+        workgroupBarrier();
+        put_patch(tile, ids.lane, base, line + 3u * SIZE, row + SIZE);
+    }
 }

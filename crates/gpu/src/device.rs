@@ -43,7 +43,11 @@ impl Gpu {
     /// [`GpuError::NoAdapter`] when there is none, or only software ones and these were not asked for;
     /// [`GpuError::Open`] when the driver refuses.
     pub fn open(choice: &AdapterChoice) -> Result<Self, GpuError> {
-        choice.pick(&Adapter::all(choice.backend))?.open()
+        let mut opened = choice.pick(&Adapter::all(choice.backend))?.open()?;
+        if choice.without_matrix_units {
+            opened.caps.coop = None;
+        }
+        Ok(opened)
     }
 
     #[allow(unsafe_code, reason = "experimental features need wgpu's token")]

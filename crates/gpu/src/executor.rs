@@ -550,6 +550,10 @@ impl Executor for GpuExecutor {
         "gpu"
     }
 
+    fn prefill_chunk(&self) -> usize {
+        self.options.max_rows
+    }
+
     fn program(&self) -> &Program {
         &self.program
     }

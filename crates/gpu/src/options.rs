@@ -31,6 +31,8 @@ pub struct AdapterChoice {
     pub backend: Option<Backend>,
     /// Whether an adapter that computes on the CPU (llvmpipe) is accepted. Real ones come first all the same.
     pub allow_software: bool,
+    /// Whether matrix units are left alone, as on a device that has none: to measure and to test the other kernels.
+    pub without_matrix_units: bool,
 }
 
 /// How exact the arithmetic is.

@@ -1,7 +1,9 @@
 //! Which kernels a device gets, and why: the choices of `ops/` as a table for people.
 
 use crate::kernel::{WORKGROUP, team_of};
-use crate::ops::{Codes, SHORT_CONTEXT, fits_short, gemm_choice, most_cols, most_expert_cols, tile_queries, top_slice};
+use crate::ops::{
+    Codes, SHORT_CONTEXT, fits_short, gemm_choice, grouped_choice, most_cols, most_expert_cols, tile_queries, top_slice,
+};
 use crate::weights::Layout;
 use crate::{Caps, Precision};
 
@@ -116,12 +118,19 @@ fn few_tokens(caps: &Caps, precision: Precision) -> Vec<KernelVariant> {
 /// Products with the experts of a mixture.
 fn experts(caps: &Caps, precision: Precision) -> [KernelVariant; 3] {
     let (one, more) = ("experts of 1 token", "experts of 2 to 16 tokens");
-    let many = row(
-        "experts of more tokens",
-        "f32, tiles of 32 jobs of an expert",
-        "on every device",
-        &["moe_group", "moe_gemm", "moe_combine"],
-    );
+    let purpose = "experts of more tokens";
+    let many = match grouped_choice(caps, precision) {
+        Some(coop) => {
+            let [jobs, rows] = coop.tile();
+            let variant = format!("coop, tiles of {jobs} jobs by {rows} rows");
+            let shaders = &["moe_group", "gemm_coop", "half_copy", "moe_combine"];
+            row(purpose, variant, matrix_units(caps, precision, "coop"), shaders)
+        }
+        None => {
+            let shaders = &["moe_group", "moe_gemm", "moe_combine"];
+            row(purpose, "plain", matrix_units(caps, precision, "plain"), shaders)
+        }
+    };
     match precision {
         Precision::Exact => {
             let exact = |purpose| row(purpose, "f32 activations", "precision exact", &["moe_gate_up", "moe_down"]);
@@ -226,6 +235,8 @@ mod tests {
             (&caps(Some(128), None, 48 << 10), fast, "sums", "too wide"),
             (&caps(None, None, 48 << 10), fast, "sums", "no subgroup operations"),
             (&caps(None, None, 48 << 10), fast, floats, "no matrix units"),
+            (&big, fast, "experts of more tokens", "tiles of 64 jobs by 128 rows: matrix units of 16"),
+            (&big, exact, "experts of more tokens", "plain: precision exact"),
             (&big, fast, "attention of more tokens", "tiles of 32 queries"),
             (&caps(None, None, 8 << 10), fast, "attention of more tokens", "row by row"),
             (&big, exact, "best tokens", "slices of 2048"),

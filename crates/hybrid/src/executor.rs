@@ -187,6 +187,10 @@ impl Executor for HybridExecutor {
         self.arms.get(self.head).logits()
     }
 
+    fn prefill_chunk(&self) -> usize {
+        self.arms.gpu.prefill_chunk()
+    }
+
     /// Times the kernels of the GPU's part.
     fn start_profile(&mut self) -> Result<(), ModelError> {
         self.arms.gpu.start_profile()

@@ -252,6 +252,10 @@ impl Executor for Supervisor {
         self.inner.active.draft_top(input, count, out).map_err(|error| self.recover(error))
     }
 
+    fn prefill_chunk(&self) -> usize {
+        self.inner.active.prefill_chunk()
+    }
+
     fn start_profile(&mut self) -> Result<(), ModelError> {
         self.inner.active.start_profile()
     }

@@ -108,6 +108,11 @@ pub trait Executor: Send {
         Ok(())
     }
 
+    /// Tokens of a prompt that one step should compute.
+    fn prefill_chunk(&self) -> usize {
+        256
+    }
+
     /// Starts to time every kernel. Steps are slower until [`Executor::end_profile`].
     fn start_profile(&mut self) -> Result<(), ModelError> {
         Err(ModelError::Executor(format!("the {} executor does not time its kernels", self.name())))

@@ -9,8 +9,7 @@ use clap::ArgGroup;
 use cortiq_cmf::CmfFile;
 use cortiq_cpu::{BANDWIDTH_BYTES, CpuOptions, read_bandwidth};
 use cortiq_engine::{
-    Engine, EngineError, EngineOptions, ExecutorKind, LogitRows, PREFILL_CHUNK, Predictions, Sampler, SamplingParams,
-    Sequence,
+    Engine, EngineError, EngineOptions, ExecutorKind, LogitRows, Predictions, Sampler, SamplingParams, Sequence,
 };
 use cortiq_model::{HostState, KvLayer, NAMED_SHAPES, NamedShape, StateDecl, Weights, named_shape};
 use rand_chacha::ChaCha8Rng;
@@ -285,7 +284,7 @@ fn measure(subject: &mut Subject, args: &Args, bandwidth: f64) -> anyhow::Result
     let ids = random_ids(p.max(n), subject.engine.vocab_size());
     let mut rows = Vec::new();
     if let Some(prompt) = ids.get(..p).filter(|prompt| !prompt.is_empty()) {
-        let steps = p.div_ceil(PREFILL_CHUNK) as u64;
+        let steps = p.div_ceil(subject.engine.prefill_chunk()) as u64;
         let bytes = steps * per_token - (steps - 1) * subject.head.min(per_token);
         prefill(&mut subject.engine, prompt)?;
         let times = repeat(args.repetitions, || prefill(&mut subject.engine, prompt))?;
@@ -364,8 +363,8 @@ fn decode(
 
 /// Computes `ids` in chunks, and the token after them.
 fn feed(engine: &mut Engine, sequence: &mut Sequence, ids: &[u32], greedy: &mut Greedy) -> Result<(), EngineError> {
-    let mut rest = ids;
-    while let Some((chunk, more)) = rest.split_at_checked(PREFILL_CHUNK).filter(|(_, more)| !more.is_empty()) {
+    let (mut rest, size) = (ids, engine.prefill_chunk());
+    while let Some((chunk, more)) = rest.split_at_checked(size).filter(|(_, more)| !more.is_empty()) {
         engine.extend(sequence, chunk, LogitRows::None)?;
         rest = more;
     }

@@ -6,7 +6,7 @@ use cortiq_model::{ModelError, SnapshotId, StateDecl, TopRows, Wanted};
 
 use super::monitor::Monitor;
 use super::{DraftKind, MAX_DRAFT_TOKENS, Speculation, ngram};
-use crate::{Engine, EngineError, LogitRows, PREFILL_CHUNK, Prediction, Predictions, Sequence};
+use crate::{Engine, EngineError, LogitRows, Prediction, Predictions, Sequence};
 
 /// The latest step of a generation: predictions after its last known token and after each guess.
 pub(crate) struct Ahead {
@@ -126,7 +126,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let with_head = ahead.has_head();
         self.feed(sequence, prompt, kept, with_head, &mut ahead.predictions)?;
-        ahead.first_row = (prompt.len() - kept - 1) % PREFILL_CHUNK;
+        ahead.first_row = (prompt.len() - kept - 1) % self.prefill_chunk();
         Ok(())
     }
 

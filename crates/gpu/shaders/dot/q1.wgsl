@@ -3,7 +3,7 @@ struct Block { bits: u32, scale: f32 }
 
 fn load_block(row: u32, block: u32) -> Block {
     let index = row * BLOCKS + block;
-    return Block(codes[index], group_scale(index));
+    return Block(group_bits(index), group_scale(index));
 }
 
 // Sum of the activations whose bit is set.

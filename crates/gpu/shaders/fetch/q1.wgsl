@@ -4,7 +4,7 @@ struct Raw { bits: u32, scale: f32 }
 // Weights at columns 16 c16 .. 16 c16 + 15.
 fn fetch16(row: u32, c16: u32) -> Raw {
     let index = row * BLOCKS + c16 / 2u;
-    return Raw(codes[index] >> (4u * (c16 & 1u)), group_scale(index));
+    return Raw(group_bits(index) >> (4u * (c16 & 1u)), group_scale(index));
 }
 
 // Weights 4 i .. 4 i + 3 of the sixteen.

@@ -13,3 +13,18 @@ fn dot_x(row: u32, lane: u32) -> f32 {
     }
     return sum;
 }
+
+// The same for two rows, whose loads are on their way together.
+fn dot_x2(a: u32, b: u32, lane: u32) -> vec2<f32> {
+    var sums = vec2(0.0);
+    for (var step = 0u; step < STEPS; step++) {
+        let block = step * TEAM + lane;
+        if WHOLE || block < BLOCKS {
+            let wa = load_block(a, block);
+            let wb = load_block(b, block);
+            let group = x_group(block);
+            sums += vec2(dot_group(wa, group), dot_group(wb, group));
+        }
+    }
+    return sums;
+}

@@ -1,6 +1,6 @@
 // Tiles of gate and up: the input of a job is its token's; act(gate x) * (up x) goes to [places, STRIDE], zero from
 // WIDTH on. Where one matrix holds both, four neighbouring lines are the gates of two neurons and their ups.
-@group(0) @binding(2) var<storage, read_write> products: array<f32>;
+@group(0) @binding(2) var<storage, read_write> products: array<Kept>;
 
 fn x_row(place: u32) -> u32 { return order[place] / JOBS; }
 
@@ -13,10 +13,10 @@ fn line_row(line: u32) -> u32 {
 fn put_product(place: u32, neuron: u32, gate: f32, up: f32) {
     if neuron >= STRIDE { return; }
     let at = place * STRIDE + neuron;
-    if neuron >= WIDTH { products[at] = 0.0; }
-    else if UP_ONLY { products[at] *= gate; }
-    else if GATE_ONLY { products[at] = activate(gate); }
-    else { products[at] = activate(gate) * up; }
+    if neuron >= WIDTH { products[at] = kept(0.0); }
+    else if UP_ONLY { products[at] = kept(f32(products[at]) * gate); }
+    else if GATE_ONLY { products[at] = kept(activate(gate)); }
+    else { products[at] = kept(activate(gate) * up); }
 }
 
 // The sums of four lines of a place.

@@ -13,11 +13,11 @@ fn packed_group(group: u32) -> u32 {
 fn packed_half(i: u32) -> vec4<u32> { return x_codes[2u * packed_group(i / 2u) + i % 2u]; }
 
 fn put_words(i: u32, four: vec4<u32>) {
-    let at = (i % 2u) * 4u * X_GROUPS + i / 2u;
-    x_words[at] = four.x;
-    x_words[at + X_GROUPS] = four.y;
-    x_words[at + 2u * X_GROUPS] = four.z;
-    x_words[at + 3u * X_GROUPS] = four.w;
+    let k = (i % 2u) * 4u;
+    put_word(k, i / 2u, four.x);
+    put_word(k + 1u, i / 2u, four.y);
+    put_word(k + 2u, i / 2u, four.z);
+    put_word(k + 3u, i / 2u, four.w);
 }
 
 // Fills the copy; the whole workgroup calls it together. Two loads are on their way at a time.
@@ -29,6 +29,6 @@ fn prepare_x(ids: Ids) {
         put_words(i, a);
         if i + WORKGROUP < end { put_words(i + WORKGROUP, b); }
     }
-    for (var g = ids.local; g < X_GROUPS; g += WORKGROUP) { x_scales[g] = packed_scales[packed_group(g)]; }
+    for (var g = ids.local; g < X_GROUPS; g += WORKGROUP) { put_scale(g, packed_scales[packed_group(g)]); }
     workgroupBarrier();
 }

@@ -24,8 +24,8 @@ fn weight_quads(thread: u32) -> Quads {
 }
 
 fn put_quad(quad: u32, group: u32, packed: Octet) {
-    x_words[(quad % 8u) * X_GROUPS + group] = packed.word;
-    if quad % 8u == 0u { x_scales[group] = packed.scale; }
+    put_word(quad % 8u, group, packed.word);
+    if quad % 8u == 0u { put_scale(group, packed.scale); }
 }
 
 // Packs one quad; eight neighbouring threads share its group of 32.

@@ -17,3 +17,7 @@ fn x_high(group: u32) -> vec4<u32> {
 }
 
 fn x_scale(group: u32) -> vec2<f32> { return x_scales[group]; }
+
+fn put_word(k: u32, group: u32, word: u32) { x_words[k * X_GROUPS + group] = word; }
+
+fn put_scale(group: u32, scale: vec2<f32>) { x_scales[group] = scale; }

@@ -15,7 +15,7 @@ use crate::{Caps, GpuError};
 const MAX_GROUP: usize = 8;
 
 /// Threads that share a key in [`rows`].
-const KEY_PARTS: u32 = 4;
+const KEY_PARTS: u32 = 2;
 
 /// Positions per split. Below twice as many, a second dispatch costs more than it gains.
 const SPLIT_POSITIONS: u32 = 256;
@@ -194,8 +194,7 @@ fn rows(rec: &mut Recorder<'_>, parts: &Parts<'_>, has_tiles: bool) -> Result<()
 
 /// Puts splits together; nothing where one was enough.
 fn join(rec: &mut Recorder<'_>, parts: &Parts<'_>, scratch: &wgpu::Buffer, has_tiles: bool) -> Result<(), GpuError> {
-    const THREADS: u32 = 64;
-    let source = source(rec, "attention_join", wgsl!("attention_join.wgsl"), THREADS);
+    let source = source(rec, "attention_join", wgsl!("attention_join.wgsl"), WORKGROUP);
     let source = parts.with_heads(source);
     let mut binds = parts.output_binds();
     binds.push(Bind::read(7, scratch));

@@ -14,7 +14,7 @@ use crate::kernel::{Bind, fold, team_size};
 use crate::plan::{Activation, Class, Quantised, Recorder, Rows};
 use crate::shader::{Source, wgsl};
 use crate::slots::padded;
-use crate::weights::{Layout, Piece};
+use crate::weights::{DeviceMatrix, Layout, Piece};
 use crate::{Caps, GpuError};
 
 /// Quads of columns that a thread packs, at most.
@@ -63,8 +63,20 @@ fn with_input(source: Source, input: &FusedInput) -> Source {
         .with("EPS", eps as f32)
         .part(weight)
         .part(wgsl!("lib/octet.wgsl"))
-        .part(wgsl!("lib/x_words.wgsl"))
         .part(wgsl!("lib/x_shared.wgsl"))
+}
+
+/// Adds the int8 copy in workgroup memory and the products of rows with it: four neighbouring groups at a time for signs
+/// with one code per activation, where that leaves at most half of a team idle.
+fn with_products(rec: &Recorder<'_>, source: Source, matrix: &DeviceMatrix, codes: Codes, threads: u32) -> Source {
+    let (blocks, team) = (padded(matrix.cols) / 32, team_size(rec.gpu, threads) as usize);
+    let source = codes.constant(source);
+    let wide = matrix.layout == Layout::Q1 && codes == Codes::One;
+    if wide && blocks.is_multiple_of(4) && blocks >= 2 * team {
+        source.part(wgsl!("lib/x_words4.wgsl")).part(wgsl!("dot/q1_wide.wgsl"))
+    } else {
+        source.part(wgsl!("lib/x_words.wgsl")).part(wgsl!("lib/dot_x.wgsl")).part(codes.group())
+    }
 }
 
 /// Threads of a workgroup: many, because each workgroup packs the input for itself.
@@ -110,7 +122,6 @@ pub(super) fn staged(
     let source = matvec_source(rec, "matvec_staged", product, piece, int8.per_value, |source| {
         source
             .with("X_REST", int8.rest(product.x.stride / 32))
-            .part(wgsl!("lib/x_words.wgsl"))
             .part(wgsl!("lib/x_copy.wgsl"))
             .part(wgsl!("lib/no_float_rows.wgsl"))
     });
@@ -133,10 +144,9 @@ fn matvec_source(
     let (layout, cols) = (product.matrix.layout, product.matrix.cols);
     let source = source(rec, name, wgsl!("matvec_fused.wgsl"), threads(rec))
         .with("ROWS", piece.rows)
-        .part(wgsl!("lib/half.wgsl"))
-        .part(wgsl!("lib/dot_x.wgsl"))
-        .part(codes.group());
-    let source = layout.with_dot(layout.with_weights(input(codes.constant(source)), cols));
+        .part(wgsl!("lib/half.wgsl"));
+    let source = with_products(rec, source, product.matrix, codes, threads(rec));
+    let source = layout.with_dot(layout.with_weights(input(source), cols));
     with_outputs(source, product, piece.first_row)
 }
 
@@ -194,10 +204,9 @@ pub(crate) fn fused_gated(
         let source = source(rec, "gated_fused", wgsl!("gated_fused.wgsl"), threads)
             .with("NEURONS", neurons)
             .with("PACKED_REST", out.rest(padded(neurons) / 32))
-            .part(wgsl!("lib/half.wgsl"))
-            .part(wgsl!("lib/dot_x.wgsl"))
-            .part(out.per_value.group());
-        let source = with_function(with_input(out.per_value.constant(source), input), op.activation)
+            .part(wgsl!("lib/half.wgsl"));
+        let source = with_products(rec, source, &matrix, out.per_value, threads);
+        let source = with_function(with_input(source, input), op.activation)
             .part(if mask.is_some() { wgsl!("lib/mask.wgsl") } else { wgsl!("lib/no_mask.wgsl") })
             .part(wgsl!("lib/x4.wgsl"));
         let source = matrix.layout.with_dot(matrix.layout.with_weights(source, matrix.cols));

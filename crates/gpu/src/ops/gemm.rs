@@ -2,8 +2,8 @@
 
 use super::linear::{Product, output_binds, weight_binds, with_outputs};
 use super::{Codes, quantise, source};
-use crate::kernel::{Bind, WORKGROUP, fold};
-use crate::plan::{Quantised, Recorder, Rows};
+use crate::kernel::{Bind, StepSize, WORKGROUP, fold};
+use crate::plan::{Activation, Quantised, Recorder, Rows};
 use crate::shader::{Source, wgsl};
 use crate::weights::{Layout, Piece};
 use crate::{Caps, GpuError, Precision};
@@ -23,7 +23,7 @@ enum Kind {
 
 /// Shape of a variant on matrix units; `shaders/gemm_coop.wgsl` has the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Coop {
+pub(crate) struct Coop {
     /// 8 or 16.
     size: u32,
     /// Subgroups along tokens and along rows.
@@ -90,7 +90,7 @@ pub(crate) const VARIANTS: [Variant; 12] = [
 
 impl Coop {
     /// Tokens and rows of a tile.
-    fn tile(self) -> [u32; 2] {
+    pub(crate) fn tile(self) -> [u32; 2] {
         [self.waves[0] * 4 * self.size, self.waves[1] * 2 * self.size]
     }
 
@@ -101,6 +101,33 @@ impl Coop {
         let waves = self.waves[0] * self.waves[1];
         self.stages * (tokens + rows) * 80 + waves * (self.size * self.size + 1) * 4
     }
+
+    /// Whether a device can run it.
+    fn fits(self, caps: &Caps) -> bool {
+        caps.coop.is_some_and(|unit| unit.size == self.size)
+            && caps.f16
+            && caps.subgroup == Some(LANES)
+            && self.memory() <= caps.workgroup_memory
+    }
+
+    fn threads(self) -> u32 {
+        self.waves[0] * self.waves[1] * LANES
+    }
+
+    /// The shader, but for the lines, the weights and the outputs.
+    pub(super) fn shader(self, rec: &Recorder<'_>, name: &'static str) -> Source {
+        source(rec, name, wgsl!("gemm_coop.wgsl"), self.threads())
+            .enable("f16")
+            .enable("wgpu_cooperative_matrix")
+            .with("WAVES_X", self.waves[0])
+            .with("WAVES_Y", self.waves[1])
+            .with("STAGES", self.stages)
+            .part(match (self.size, self.staging) {
+                (8, _) => wgsl!("lib/coop8.wgsl"),
+                (_, Staging::Quads) => wgsl!("lib/coop16.wgsl"),
+                (_, Staging::Scalars) => wgsl!("lib/coop16_scalar.wgsl"),
+            })
+    }
 }
 
 impl Variant {
@@ -108,12 +135,7 @@ impl Variant {
     pub(crate) fn fits(&self, caps: &Caps) -> bool {
         match self.kind {
             Kind::Plain | Kind::Small | Kind::Int8 => true,
-            Kind::Coop(coop) => {
-                caps.coop.is_some_and(|unit| unit.size == coop.size)
-                    && caps.f16
-                    && caps.subgroup == Some(LANES)
-                    && coop.memory() <= caps.workgroup_memory
-            }
+            Kind::Coop(coop) => coop.fits(caps),
         }
     }
 
@@ -137,7 +159,7 @@ impl Variant {
         match self.kind {
             Kind::Plain | Kind::Int8 => WORKGROUP,
             Kind::Small => 64,
-            Kind::Coop(coop) => coop.waves[0] * coop.waves[1] * LANES,
+            Kind::Coop(coop) => coop.threads(),
         }
     }
 
@@ -147,17 +169,7 @@ impl Variant {
             Kind::Plain => source(rec, "gemm", wgsl!("gemm.wgsl"), self.threads()),
             Kind::Small => source(rec, "gemm_small", wgsl!("gemm_small.wgsl"), self.threads()),
             Kind::Int8 => source(rec, "gemm_int8", wgsl!("gemm_int8.wgsl"), self.threads()),
-            Kind::Coop(coop) => source(rec, "gemm_coop", wgsl!("gemm_coop.wgsl"), self.threads())
-                .enable("f16")
-                .enable("wgpu_cooperative_matrix")
-                .with("WAVES_X", coop.waves[0])
-                .with("WAVES_Y", coop.waves[1])
-                .with("STAGES", coop.stages)
-                .part(match (coop.size, coop.staging) {
-                    (8, _) => wgsl!("lib/coop8.wgsl"),
-                    (_, Staging::Quads) => wgsl!("lib/coop16.wgsl"),
-                    (_, Staging::Scalars) => wgsl!("lib/coop16_scalar.wgsl"),
-                }),
+            Kind::Coop(coop) => coop.shader(rec, "gemm_coop").part(wgsl!("lib/coop_tokens.wgsl")),
         }
     }
 }
@@ -200,6 +212,16 @@ impl Choice {
     }
 }
 
+/// The shape for tiles of an expert's jobs, where matrix units may be used: all lines in one subgroup, which leaves out
+/// those without jobs, or else the common one.
+pub(crate) fn grouped_choice(caps: &Caps, precision: Precision) -> Option<Coop> {
+    let fast = [
+        Coop { size: 16, waves: [1, 4], stages: 1, staging: Staging::Quads },
+        Coop { size: 8, waves: [2, 4], stages: 1, staging: Staging::Scalars },
+    ];
+    fast.into_iter().find(|coop| coop.fits(caps)).filter(|_| precision == Precision::Fast)
+}
+
 /// Names of the variants for up to 64 tokens and for more.
 pub(crate) fn gemm_choice(caps: &Caps, precision: Precision, layout: Layout) -> [&'static str; 2] {
     let choice = Choice::of(caps, precision, layout);
@@ -240,7 +262,14 @@ fn run(rec: &mut Recorder<'_>, product: &Product<'_>, variant: &Variant, tokens:
     let input = match variant.kind {
         Kind::Plain | Kind::Small => Input::Plain,
         Kind::Int8 => Input::Int8(int8_copy(rec, product)?),
-        Kind::Coop(_) => Input::Half(half_copy(rec, product, tokens)?),
+        Kind::Coop(_) => {
+            let rows = product.rows;
+            let live = move |size: &StepSize| {
+                let count = rows.count(size);
+                if (tokens.from..tokens.to).contains(&count) { count } else { 0 }
+            };
+            Input::Half(half_copy(rec, product.x, live)?)
+        }
     };
     for piece in &product.matrix.pieces {
         tiles(rec, product, piece, variant, &input, tokens)?;
@@ -266,20 +295,23 @@ fn int8_copy(rec: &mut Recorder<'_>, product: &Product<'_>) -> Result<Quantised,
     Ok(copy)
 }
 
-/// The f16 copy of a product's input: `[tokens, stride]`.
-fn half_copy(rec: &mut Recorder<'_>, product: &Product<'_>, tokens: Tokens) -> Result<wgpu::Buffer, GpuError> {
+/// The f16 copy of as many rows as `tokens` says: `[tokens, stride]`.
+pub(super) fn half_copy(
+    rec: &mut Recorder<'_>,
+    x: &Activation,
+    tokens: impl Fn(&StepSize) -> u32 + Send + 'static,
+) -> Result<wgpu::Buffer, GpuError> {
     // One buffer serves all products, since each is finished before the next one's copy is made.
-    let copy = rec.scratch("half copy", 0, product.x.buffer.size() as usize / 2)?;
-    let quads = product.x.stride / 4;
+    let copy = rec.scratch("half copy", 0, x.buffer.size() as usize / 2)?;
+    let quads = x.stride / 4;
     let source = source(rec, "half_copy", wgsl!("half_copy.wgsl"), WORKGROUP).enable("f16").with("QUADS", quads);
-    let (across, rows) = (quads.div_ceil(WORKGROUP as usize) as u32, product.rows);
-    let binds = [Bind::read(1, &product.x.buffer), Bind::write(2, &copy)];
-    rec.dispatch(&source, &binds, move |size| tokens.grid(rows.count(size), |tokens| [across, tokens, 1]))?;
+    let across = quads.div_ceil(WORKGROUP as usize) as u32;
+    rec.dispatch(&source, &[Bind::read(1, &x.buffer), Bind::write(2, &copy)], move |size| [across, tokens(size), 1])?;
     Ok(copy)
 }
 
 /// Adds how sixteen weights are fetched and decoded; see `shaders/fetch/`.
-fn with_fetch(source: Source, layout: Layout) -> Source {
+pub(super) fn with_fetch(source: Source, layout: Layout) -> Source {
     source.part(match layout {
         Layout::Q8 => wgsl!("fetch/q8.wgsl"),
         Layout::Q4 => wgsl!("fetch/q4.wgsl"),
@@ -353,6 +385,11 @@ mod tests {
         assert_eq!(name(&without, Precision::Fast), "plain");
         assert_eq!(Choice::of(&without, Precision::Fast, Layout::Q4), Choice::always(INT8));
         assert_eq!(Choice::of(&without, Precision::Exact, Layout::Q4).large, PLAIN);
+        let tile = |caps: &Caps, precision| grouped_choice(caps, precision).map(Coop::tile);
+        assert_eq!(tile(&nvidia, Precision::Fast), Some([64, 128]));
+        assert_eq!(tile(&nvidia, Precision::Exact), None);
+        assert_eq!(tile(&caps(Some(8), Some(32), 32 << 10), Precision::Fast), Some([64, 64]));
+        assert_eq!(tile(&without, Precision::Fast), None);
     }
 
     #[test]

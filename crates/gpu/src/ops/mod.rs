@@ -26,9 +26,9 @@ pub(crate) use fused::{
     FusedInput, fused_gated, fused_linear, mixed_linear, most_cols, takes_gated, takes_linear, takes_mixed,
 };
 pub(crate) use gated_delta::gated_delta;
-pub(crate) use gemm::gemm_choice;
 #[cfg(feature = "lab")]
 pub(crate) use gemm::{VARIANTS, Variant, gemm_with};
+pub(crate) use gemm::{gemm_choice, grouped_choice};
 pub(crate) use head::{Head, head};
 pub(crate) use linear::linear;
 #[cfg(feature = "lab")]
