@@ -8,8 +8,8 @@ use anyhow::{anyhow, bail};
 use clap::{Args, ValueEnum};
 use cortiq_cmf::{CmfError, CmfFile};
 use cortiq_engine::{Engine, EngineError, EngineOptions, ExecutorKind};
-use cortiq_gpu::{AdapterChoice, Backend, GpuError, Precision};
-use cortiq_model::KvDtype;
+use cortiq_gpu::{AdapterChoice, Backend, GpuError};
+use cortiq_model::{KvDtype, Precision};
 
 use crate::config::{Config, MAX_THREADS, MAX_VRAM_MIB, Origin, Setting};
 use crate::demo;
@@ -68,12 +68,12 @@ impl From<BackendName> for Backend {
     }
 }
 
-/// How exact a GPU computes.
+/// How exact the arithmetic is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum PrecisionName {
     /// f32 activations
     Exact,
-    /// int8 activations for packed weights, f16 inputs of matrix units
+    /// int8 activations for quantised weights, f16 inputs of a GPU's matrix units
     #[default]
     Fast,
 }

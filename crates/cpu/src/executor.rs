@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use cortiq_model::{
-    Batch, DraftInput, DraftSource, Executor, HostState, KvDtype, MatrixDecl, MatrixId, ModelError, Op, Program, Row,
-    SequenceState, Slot, Span, StateLimits, VectorId, Weights,
+    Batch, DraftInput, DraftSource, Executor, HostState, KvDtype, MatrixDecl, MatrixId, ModelError, Op, Precision,
+    Program, Row, SequenceState, Slot, Span, StateLimits, VectorId, Weights,
 };
 use cortiq_quant::MatrixView;
 
-use crate::kernels::Isa;
+use crate::kernels::{Inputs, Isa, Width};
 use crate::ops;
 use crate::pool::{Pool, WorkerPanicked};
 
@@ -21,13 +21,16 @@ pub struct CpuOptions {
     pub isa: Isa,
     /// How keys and values are kept.
     pub kv: KvDtype,
+    /// Whether inputs of quantised matrices are quantised too.
+    pub precision: Precision,
 }
 
 impl Default for CpuOptions {
-    /// All processors that this process may use, the best kernels that they have, and keys and values in f32.
+    /// All processors that this process may use, the best kernels that they have, keys and values in f32, and the fast
+    /// mode.
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { threads, isa: Isa::detect(), kv: KvDtype::default() }
+        Self { threads, isa: Isa::detect(), kv: KvDtype::default(), precision: Precision::default() }
     }
 }
 
@@ -76,6 +79,7 @@ pub(crate) struct Model {
     /// By vector: taps of convolutions as `[kernel, channels]`, nothing for other vectors.
     taps: Vec<Vec<f32>>,
     pub(crate) isa: Isa,
+    precision: Precision,
 }
 
 /// The parts that a step changes.
@@ -94,12 +98,19 @@ pub(crate) struct Run {
     /// One head's interleaved pairs.
     pub(crate) pairs: Vec<f32>,
     pub(crate) moe: ops::MoeBuffers,
+    /// Quantised inputs of the current operation.
+    pub(crate) inputs: Inputs,
     pub(crate) pool: Pool,
 }
 
 impl Model {
     pub(crate) fn matrix(&self, id: MatrixId) -> &MatrixView<'_> {
         &self.matrices.borrow_dependent()[id.0]
+    }
+
+    /// Width of quantised inputs: `width` in the fast mode; none in the exact one, where inputs stay f32.
+    pub(crate) fn fast(&self, width: Width) -> Option<Width> {
+        (self.precision == Precision::Fast).then_some(width)
     }
 
     /// Taps of a convolution, `[kernel, channels]`.
@@ -138,6 +149,7 @@ impl CpuExecutor {
             convolved: Vec::new(),
             pairs: Vec::new(),
             moe: ops::MoeBuffers::default(),
+            inputs: Inputs::default(),
             pool,
         };
         let matrices = Matrices::try_new(weights, |weights| {
@@ -148,7 +160,8 @@ impl CpuExecutor {
             program.matrices.iter().map(view).collect::<Result<Views<'_>, ModelError>>()
         })?;
         let taps = all_taps(&program);
-        let model = Model { program, matrices, taps, isa: options.isa };
+        let CpuOptions { isa, precision, .. } = options;
+        let model = Model { program, matrices, taps, isa, precision };
         Ok(Self { model, run, trunk: HiddenRows::default(), drafted: HiddenRows::default() })
     }
 
@@ -191,11 +204,11 @@ impl Run {
 
     /// Runs operations after [`Run::prepare`].
     fn ops(&mut self, model: &Model, ops: &[Op], batch: &Batch<'_>) -> Result<(), ModelError> {
-        for op in ops {
+        for (index, op) in ops.iter().enumerate() {
             match op {
                 Op::Embed { table, scale, out } => ops::embed(model, self, batch.tokens, *table, *scale, *out),
                 Op::Norm { input, weight, eps, out } => ops::norm(model, self, *input, *weight, *eps, *out),
-                Op::Linear { input, parts } => ops::linear(model, self, *input, parts)?,
+                Op::Linear { input, parts } => ops::linear(model, self, *input, parts, input_width(ops, index))?,
                 Op::QkNormRopeStore(op) => ops::qk_norm_rope_store(model, self, batch, op)?,
                 Op::Attention(op) => ops::attention(model, self, batch, op)?,
                 Op::SplitGate { input, q, gate, head_dim } => ops::split_gate(self, *input, *q, *gate, *head_dim),
@@ -213,6 +226,14 @@ impl Run {
         }
         Ok(())
     }
+}
+
+/// Width of the quantised inputs of a linear operation. The delta rule adds up what it is given over the whole
+/// sequence, so the projections around it take 16 bits.
+fn input_width(ops: &[Op], index: usize) -> Width {
+    let before = index.checked_sub(1).and_then(|before| ops.get(before));
+    let delta = |op: Option<&Op>| matches!(op, Some(Op::GatedDelta(_)));
+    if delta(before) || delta(ops.get(index + 1)) { Width::Sixteen } else { Width::Eight }
 }
 
 impl Executor for CpuExecutor {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use cortiq_cmf::{CmfFile, Header, Mask};
 use cortiq_cpu::{CpuExecutor, CpuOptions, Isa};
-use cortiq_gpu::{AdapterChoice, Gpu, GpuExecutor, GpuOptions, Precision};
+use cortiq_gpu::{AdapterChoice, Gpu, GpuExecutor, GpuOptions};
 use cortiq_model::{
-    Batch, Executor, HostState, KernelTime, KvDtype, MappedWeights, Program, Span, StateLimits, Weights,
+    Batch, Executor, HostState, KernelTime, KvDtype, MappedWeights, Precision, Program, Span, StateLimits, Weights,
 };
 use cortiq_reference::ReferenceExecutor;
 
@@ -48,7 +48,7 @@ pub struct EngineOptions {
     pub kv: Option<KvDtype>,
     /// Which adapter a gpu executor opens.
     pub adapter: AdapterChoice,
-    /// How exact a gpu executor is.
+    /// How exact a cpu or gpu executor is.
     pub precision: Precision,
     /// Bytes of device memory that a gpu executor may use; what the device has when none.
     pub gpu_budget: Option<u64>,
@@ -151,7 +151,7 @@ impl Engine {
                 if threads == 0 || threads > 1024 {
                     return Err(EngineError::Threads(threads));
                 }
-                let options = CpuOptions { threads, isa: Isa::detect(), kv };
+                let options = CpuOptions { threads, isa: Isa::detect(), kv, precision: options.precision };
                 Box::new(CpuExecutor::new(program, weights, limits, options)?)
             }
         };

@@ -1,6 +1,6 @@
 //! Typed options.
 
-use cortiq_model::{KvDtype, StateLimits};
+use cortiq_model::{KvDtype, Precision, StateLimits};
 
 /// Graphics interface to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,16 +31,6 @@ pub struct AdapterChoice {
     pub backend: Option<Backend>,
     /// Whether an adapter that computes on the CPU (llvmpipe) is accepted. Real ones come first all the same.
     pub allow_software: bool,
-}
-
-/// How exact the arithmetic is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Precision {
-    /// f32 activations.
-    Exact,
-    /// int8 activations for quantised weights, f16 inputs of matrix units.
-    #[default]
-    Fast,
 }
 
 /// How the executor uses the device.

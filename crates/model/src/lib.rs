@@ -10,6 +10,7 @@ mod batch;
 mod error;
 mod executor;
 mod lower;
+mod precision;
 mod program;
 mod rope;
 mod shapes;
@@ -20,6 +21,7 @@ mod weights;
 pub use batch::{Batch, Row, Span};
 pub use error::ModelError;
 pub use executor::{DraftInput, DraftSource, Executor, KernelTime};
+pub use precision::Precision;
 pub use program::{
     Activation, AttentionOp, Draft, Expert, GatedDeltaOp, GatedFfnOp, HeadOp, LinearPart, MatrixDecl, MatrixId,
     MlaAttentionOp, MlaStoreOp, MoeOp, Op, Program, QkNorm, QkNormRopeStoreOp, RopeId, SharedExpert, ShortConvOp, Slot,

@@ -1,0 +1,93 @@
+//! What the loops need from an instruction set, beside its f32 lanes.
+
+use cortiq_quant::GROUP;
+
+use super::super::tile::Lanes;
+
+/// Codes of a group, and their products with the codes of an input's group.
+///
+/// A dot product is given as eight lanes that add up to it; which columns a lane has is the same in every product.
+pub(crate) trait Groups: Lanes {
+    /// 32 codes of one byte.
+    type Codes: Copy;
+
+    /// Codes in memory.
+    fn load_codes(source: &[u8; GROUP]) -> Self::Codes;
+    /// Writes codes to memory.
+    fn store_codes(codes: Self::Codes, target: &mut [u8; GROUP]);
+    /// Signed weights times inputs of 8 bits.
+    fn dot8_signed(weights: Self::Codes, x: &[u8; GROUP]) -> Self;
+    /// Weights 0 to 127 times inputs of 8 bits.
+    fn dot8_unsigned(weights: Self::Codes, x: &[u8; GROUP]) -> Self;
+    /// Signed weights times inputs of 16 bits.
+    fn dot16_signed(weights: Self::Codes, x: &[u8; 2 * GROUP]) -> Self;
+    /// Weights 0 to 255 times inputs of 16 bits.
+    fn dot16_unsigned(weights: Self::Codes, x: &[u8; 2 * GROUP]) -> Self;
+    /// Eight f16.
+    fn halves(source: &[[u8; 2]; 8]) -> Self;
+    /// The first `count` lanes, 0 in the others.
+    fn first(self, count: usize) -> Self;
+    /// Asks for a line of memory ahead of its use; any address will do.
+    fn prefetch(at: *const u8);
+}
+
+/// Width of an input's codes.
+pub(crate) trait Input<V: Groups> {
+    /// Codes of a group.
+    type Group;
+    /// Group `index` of a row whose length the caller has checked.
+    ///
+    /// # Safety
+    /// The row has the group.
+    unsafe fn group<'a>(codes: *const u8, index: usize) -> &'a Self::Group;
+    /// Signed weights times inputs.
+    fn dot_signed(weights: V::Codes, x: &Self::Group) -> V;
+    /// Weights 0 to 127 times inputs.
+    fn dot_unsigned(weights: V::Codes, x: &Self::Group) -> V;
+}
+
+/// Inputs of 8 bits.
+pub(crate) struct Bits8;
+
+/// Inputs of 16 bits.
+pub(crate) struct Bits16;
+
+impl<V: Groups> Input<V> for Bits8 {
+    type Group = [u8; GROUP];
+
+    #[inline(always)]
+    unsafe fn group<'a>(codes: *const u8, index: usize) -> &'a Self::Group {
+        // SAFETY: the caller has checked the length; bytes need no alignment.
+        unsafe { &*codes.add(index * GROUP).cast() }
+    }
+
+    #[inline(always)]
+    fn dot_signed(weights: V::Codes, x: &Self::Group) -> V {
+        V::dot8_signed(weights, x)
+    }
+
+    #[inline(always)]
+    fn dot_unsigned(weights: V::Codes, x: &Self::Group) -> V {
+        V::dot8_unsigned(weights, x)
+    }
+}
+
+impl<V: Groups> Input<V> for Bits16 {
+    type Group = [u8; 2 * GROUP];
+
+    #[inline(always)]
+    unsafe fn group<'a>(codes: *const u8, index: usize) -> &'a Self::Group {
+        // SAFETY: the caller has checked the length; bytes need no alignment.
+        unsafe { &*codes.add(index * 2 * GROUP).cast() }
+    }
+
+    #[inline(always)]
+    fn dot_signed(weights: V::Codes, x: &Self::Group) -> V {
+        V::dot16_signed(weights, x)
+    }
+
+    #[inline(always)]
+    fn dot_unsigned(weights: V::Codes, x: &Self::Group) -> V {
+        V::dot16_unsigned(weights, x)
+    }
+}

@@ -1,0 +1,61 @@
+//! Products of quantised weights with quantised inputs: exact integer sums of groups of 32 columns, times the scales of
+//! weight and input, added up in f32.
+//!
+//! A result is the sum of eight lanes, each one chain over the groups, then one correction for codes that are stored
+//! with an offset. It is the same for one token and for many, so a result does not depend on the batch.
+//!
+//! * [`input`]: rows of activations in 8 or 16 bits;
+//! * [`groups`]: what an instruction set has to offer, in `avx2` and `portable`;
+//! * [`tile`]: the loops over groups, rows and tokens, generic over instruction set and dtype.
+//!
+//! How a dtype's codes are unpacked is in the folder of the dtype.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+pub(super) mod groups;
+mod input;
+mod job;
+mod portable;
+#[cfg(test)]
+mod tests;
+pub(super) mod tile;
+
+use cortiq_quant::{GROUP, MatrixView};
+
+use super::{Isa, Kind};
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx2::{load_half, two_words};
+pub(crate) use input::{InputRows, Inputs, Width};
+pub(crate) use job::Job;
+
+/// Whether products with a matrix have kernels here: quantised, and a row is a whole number of groups. All others are
+/// decoded to f32 and multiplied with f32 inputs.
+pub(crate) fn takes(view: &MatrixView<'_>) -> bool {
+    let floats = matches!(view, MatrixView::F32(_) | MatrixView::F16(_) | MatrixView::Bf16(_));
+    !floats && view.cols().is_multiple_of(GROUP)
+}
+
+impl Isa {
+    /// Products of some rows of a matrix with some input rows, see [`Job`].
+    ///
+    /// # Panics
+    /// When [`takes`] refuses the matrix, or sizes contradict each other.
+    pub(crate) fn packed_products(self, view: &MatrixView<'_>, job: Job<'_>) {
+        job.check(view);
+        match self.0 {
+            Kind::Portable => portable::products(view, job),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => avx2::products(view, job),
+        }
+    }
+
+    /// Quantises one row of `x`, times `columns` where there are some, into a record of [`Inputs`].
+    fn quantise(self, x: &[f32], columns: Option<&[[u8; 2]]>, width: Width, record: &mut [f32]) {
+        match self.0 {
+            Kind::Portable => input::quantise(x, columns, width, record),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: only `detect` makes this kind, on a processor with AVX2, FMA and F16C.
+            Kind::Avx2 => unsafe { avx2::quantise(x, columns, width, record) },
+        }
+    }
+}

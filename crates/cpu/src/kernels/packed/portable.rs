@@ -1,0 +1,102 @@
+//! Groups of 32 without special instructions.
+
+use cortiq_quant::{GROUP, MatrixView, f16_to_f32};
+
+use super::super::portable::Plain;
+use super::super::tile::LANES;
+use super::super::{q1, q1t, q4, q8, vbit};
+use super::groups::{Bits8, Bits16, Groups, Input};
+use super::{Job, Width};
+
+/// Lane `j` adds up columns `4 j` to `4 j + 3`.
+#[inline(always)]
+fn dot(weight: impl Fn(usize) -> i32, x: impl Fn(usize) -> i32) -> Plain {
+    let mut lanes = [0.0; LANES];
+    for (j, lane) in lanes.iter_mut().enumerate() {
+        let mut sum = 0;
+        for k in 4 * j..4 * j + 4 {
+            sum += weight(k) * x(k);
+        }
+        *lane = sum as f32;
+    }
+    Plain(lanes)
+}
+
+#[inline(always)]
+fn wide(x: &[u8; 2 * GROUP], k: usize) -> i32 {
+    i32::from(i16::from_ne_bytes([x[2 * k], x[2 * k + 1]]))
+}
+
+impl Groups for Plain {
+    type Codes = [u8; GROUP];
+
+    #[inline(always)]
+    fn load_codes(source: &[u8; GROUP]) -> Self::Codes {
+        *source
+    }
+
+    #[inline(always)]
+    fn store_codes(codes: Self::Codes, target: &mut [u8; GROUP]) {
+        *target = codes;
+    }
+
+    #[inline(always)]
+    fn dot8_signed(weights: Self::Codes, x: &[u8; GROUP]) -> Self {
+        dot(|k| i32::from(weights[k] as i8), |k| i32::from(x[k] as i8))
+    }
+
+    #[inline(always)]
+    fn dot8_unsigned(weights: Self::Codes, x: &[u8; GROUP]) -> Self {
+        dot(|k| i32::from(weights[k]), |k| i32::from(x[k] as i8))
+    }
+
+    #[inline(always)]
+    fn dot16_signed(weights: Self::Codes, x: &[u8; 2 * GROUP]) -> Self {
+        dot(|k| i32::from(weights[k] as i8), |k| wide(x, k))
+    }
+
+    #[inline(always)]
+    fn dot16_unsigned(weights: Self::Codes, x: &[u8; 2 * GROUP]) -> Self {
+        dot(|k| i32::from(weights[k]), |k| wide(x, k))
+    }
+
+    #[inline(always)]
+    fn halves(source: &[[u8; 2]; 8]) -> Self {
+        let mut lanes = [0.0; LANES];
+        for (lane, half) in lanes.iter_mut().zip(source) {
+            *lane = f16_to_f32(u16::from_le_bytes(*half));
+        }
+        Plain(lanes)
+    }
+
+    #[inline(always)]
+    fn first(mut self, count: usize) -> Self {
+        self.0[count.min(LANES)..].fill(0.0);
+        self
+    }
+
+    #[inline(always)]
+    fn prefetch(_at: *const u8) {}
+}
+
+/// See [`super::super::Isa::packed_products`].
+pub(super) fn products(view: &MatrixView<'_>, job: Job<'_>) {
+    match job.x.width() {
+        Width::Eight => of_width::<Bits8>(view, job),
+        Width::Sixteen => of_width::<Bits16>(view, job),
+    }
+}
+
+fn of_width<I: Input<Plain>>(view: &MatrixView<'_>, job: Job<'_>) {
+    match view {
+        MatrixView::Q8Row(view) => q8::row::<Plain, I>(view, job),
+        MatrixView::Q8_2f(view) => q8::two_fields::<Plain, I>(view, job),
+        MatrixView::Q4Block(view) => q4::block::<Plain, I>(view, job),
+        MatrixView::Q4Tiled(view) => q4::tiled::<Plain, I>(view, job),
+        MatrixView::Vbit(view) => vbit::products::<Plain, I>(view, job),
+        MatrixView::Q1(view) => q1::plain::<Plain, I>(view, job),
+        MatrixView::Q1s(view) => q1::sparse::<Plain, I>(view, job),
+        MatrixView::Q1t(view) => q1t::products::<Plain, I>(view, job),
+        _ => unreachable!("`Job::check` has refused it"),
+    }
+}

@@ -1,0 +1,82 @@
+//! q8_row and q8_2f: a byte per weight, a scale per row; the column scales of q8_2f are in the quantised input.
+//!
+//! Bytes read per row: `cols` and 2. AVX2, instructions per 32 weights with four rows at a time: load, magnitude, sign of
+//! the input, two multiply-adds, conversion, multiply-add of floats, and a quarter of loads of input and its scale; 7 1/2.
+
+use cortiq_quant::{GROUP, Q8_2f, Q8Row, f16_to_f32};
+
+use super::packed::Job;
+use super::packed::groups::{Groups, Input};
+use super::packed::tile::{Rows, products};
+
+/// How far ahead of its use a row's memory is asked for.
+const AHEAD: usize = 1024;
+
+/// Codes and row scales.
+struct Bytes<'a> {
+    codes: &'a [[u8; GROUP]],
+    scales: &'a [[u8; 2]],
+    groups: usize,
+}
+
+impl<'a> Bytes<'a> {
+    fn new(codes: &'a [i8], scales: &'a [[u8; 2]], cols: usize) -> Self {
+        let codes = bytemuck::cast_slice::<i8, u8>(codes).as_chunks().0;
+        assert!(codes.len() == scales.len() * (cols / GROUP), "rows of whole groups");
+        Self { codes, scales, groups: cols / GROUP }
+    }
+}
+
+impl<V: Groups> Rows<V> for Bytes<'_> {
+    type Row = usize;
+    const SIGNED: bool = true;
+    const SHIFTED: bool = false;
+    const GROUPED: bool = false;
+    const PACKED: bool = false;
+
+    #[inline(always)]
+    fn groups(&self) -> usize {
+        self.groups
+    }
+
+    #[inline(always)]
+    fn row(&self, index: usize) -> usize {
+        assert!(index < self.scales.len(), "a row of the matrix");
+        index
+    }
+
+    #[inline(always)]
+    unsafe fn codes(&self, row: usize, group: usize) -> V::Codes {
+        // SAFETY: `row` was checked when it was made, `group` is the caller's promise.
+        let codes = unsafe { self.codes.get_unchecked(row * self.groups + group) };
+        V::prefetch(codes.as_ptr().wrapping_add(AHEAD));
+        V::load_codes(codes)
+    }
+
+    #[inline(always)]
+    unsafe fn scales(&self, _row: usize, _group: usize) -> V {
+        V::splat(1.0)
+    }
+
+    #[inline(always)]
+    fn row_scale(&self, row: usize) -> f32 {
+        f16_to_f32(u16::from_le_bytes(self.scales[row]))
+    }
+
+    #[inline(always)]
+    fn offset(&self, _row: usize) -> f32 {
+        0.0
+    }
+}
+
+/// q8_row.
+#[inline(always)]
+pub(super) fn row<V: Groups, I: Input<V>>(view: &Q8Row<'_>, job: Job<'_>) {
+    products::<V, I, _>(&Bytes::new(view.codes(), view.scales(), view.cols()), job);
+}
+
+/// q8_2f.
+#[inline(always)]
+pub(super) fn two_fields<V: Groups, I: Input<V>>(view: &Q8_2f<'_>, job: Job<'_>) {
+    products::<V, I, _>(&Bytes::new(view.codes(), view.row_scales(), view.cols()), job);
+}
