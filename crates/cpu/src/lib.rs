@@ -11,6 +11,8 @@
 
 mod executor;
 mod kernels;
+#[cfg(feature = "lab")]
+pub mod lab;
 mod ops;
 mod pool;
 

@@ -6,8 +6,11 @@
 use cortiq_quant::{GROUP, Q8_2f, Q8Row, f16_to_f32};
 
 use super::packed::Job;
-use super::packed::groups::{Groups, Input};
+use super::packed::groups::{Groups, Loops};
 use super::packed::tile::{Rows, products};
+
+/// See [`Rows::TOGETHER`].
+const TOGETHER: usize = 1;
 
 /// How far ahead of its use a row's memory is asked for.
 const AHEAD: usize = 1024;
@@ -33,6 +36,7 @@ impl<V: Groups> Rows<V> for Bytes<'_> {
     const SHIFTED: bool = false;
     const GROUPED: bool = false;
     const PACKED: bool = false;
+    const TOGETHER: usize = TOGETHER;
 
     #[inline(always)]
     fn groups(&self) -> usize {
@@ -70,13 +74,11 @@ impl<V: Groups> Rows<V> for Bytes<'_> {
 }
 
 /// q8_row.
-#[inline(always)]
-pub(super) fn row<V: Groups, I: Input<V>>(view: &Q8Row<'_>, job: Job<'_>) {
-    products::<V, I, _>(&Bytes::new(view.codes(), view.scales(), view.cols()), job);
+pub(super) fn row<V: Loops>(view: &Q8Row<'_>, job: Job<'_>) {
+    products::<V, _>(&Bytes::new(view.codes(), view.scales(), view.cols()), job);
 }
 
 /// q8_2f.
-#[inline(always)]
-pub(super) fn two_fields<V: Groups, I: Input<V>>(view: &Q8_2f<'_>, job: Job<'_>) {
-    products::<V, I, _>(&Bytes::new(view.codes(), view.row_scales(), view.cols()), job);
+pub(super) fn two_fields<V: Loops>(view: &Q8_2f<'_>, job: Job<'_>) {
+    products::<V, _>(&Bytes::new(view.codes(), view.row_scales(), view.cols()), job);
 }

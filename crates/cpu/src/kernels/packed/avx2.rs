@@ -8,11 +8,11 @@ use std::arch::x86_64::{
     _mm256_setr_epi32, _mm256_sign_epi8, _mm256_storeu_si256,
 };
 
-use cortiq_quant::{GROUP, MatrixView};
+use cortiq_quant::GROUP;
 
 use super::super::avx2::Avx2;
-use super::super::{q1, q1t, q4, q8, vbit};
-use super::groups::{Bits8, Bits16, Groups};
+use super::groups::{Bits8, Bits16, Groups, Loops};
+use super::tile::{self, Rows, Unpacked};
 use super::{Job, Width, input};
 
 /// Adds pairs of 16 bits to 32.
@@ -127,39 +127,50 @@ impl Groups for Avx2 {
     }
 }
 
-/// See [`super::super::Isa::packed_products`].
-pub(super) fn products(view: &MatrixView<'_>, job: Job<'_>) {
-    /// Calls a dtype's function for the width of the inputs.
-    macro_rules! call {
-        ($view:expr, $module:ident :: $function:ident, $type:ty) => {{
-            #[target_feature(enable = "avx2,fma,f16c")]
-            fn eight(view: &$type, job: Job<'_>) {
-                $module::$function::<Avx2, Bits8>(view, job);
-            }
-            #[target_feature(enable = "avx2,fma,f16c")]
-            fn sixteen(view: &$type, job: Job<'_>) {
-                $module::$function::<Avx2, Bits16>(view, job);
-            }
-            // SAFETY: only `Isa::detect` leads here, on a processor with AVX2, FMA and F16C.
-            unsafe {
-                match job.x.width() {
-                    Width::Eight => eight($view, job),
-                    Width::Sixteen => sixteen($view, job),
-                }
-            }
-        }};
+impl Loops for Avx2 {
+    fn one8<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn inner<M: Rows<Avx2>>(matrix: &M, job: &mut Job<'_>) {
+            tile::one::<Avx2, Bits8, M>(matrix, job);
+        }
+        // SAFETY: only `Isa::detect` leads to this type, on a processor with AVX2, FMA and F16C.
+        unsafe { inner(matrix, job) }
     }
-    use cortiq_quant::{Q1, Q1s, Q1t, Q4Block, Q4Tiled, Q8_2f, Q8Row, Vbit};
-    match view {
-        MatrixView::Q8Row(view) => call!(view, q8::row, Q8Row<'_>),
-        MatrixView::Q8_2f(view) => call!(view, q8::two_fields, Q8_2f<'_>),
-        MatrixView::Q4Block(view) => call!(view, q4::block, Q4Block<'_>),
-        MatrixView::Q4Tiled(view) => call!(view, q4::tiled, Q4Tiled<'_>),
-        MatrixView::Vbit(view) => call!(view, vbit::products, Vbit<'_>),
-        MatrixView::Q1(view) => call!(view, q1::plain, Q1<'_>),
-        MatrixView::Q1s(view) => call!(view, q1::sparse, Q1s<'_>),
-        MatrixView::Q1t(view) => call!(view, q1t::products, Q1t<'_>),
-        _ => unreachable!("`Job::check` has refused it"),
+
+    fn one16<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn inner<M: Rows<Avx2>>(matrix: &M, job: &mut Job<'_>) {
+            tile::one::<Avx2, Bits16, M>(matrix, job);
+        }
+        // SAFETY: only `Isa::detect` leads to this type, on a processor with AVX2, FMA and F16C.
+        unsafe { inner(matrix, job) }
+    }
+
+    fn many8<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn inner<M: Rows<Avx2>>(matrix: &M, job: &mut Job<'_>) {
+            tile::many::<Avx2, Bits8, M>(matrix, job);
+        }
+        // SAFETY: only `Isa::detect` leads to this type, on a processor with AVX2, FMA and F16C.
+        unsafe { inner(matrix, job) }
+    }
+
+    fn many16<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn inner<M: Rows<Avx2>>(matrix: &M, job: &mut Job<'_>) {
+            tile::many::<Avx2, Bits16, M>(matrix, job);
+        }
+        // SAFETY: only `Isa::detect` leads to this type, on a processor with AVX2, FMA and F16C.
+        unsafe { inner(matrix, job) }
+    }
+
+    fn unpack<M: Rows<Self>>(matrix: &M, first: usize, target: Unpacked<'_>) {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn inner<M: Rows<Avx2>>(matrix: &M, first: usize, target: Unpacked<'_>) {
+            tile::unpack::<Avx2, M>(matrix, first, target);
+        }
+        // SAFETY: only `Isa::detect` leads to this type, on a processor with AVX2, FMA and F16C.
+        unsafe { inner(matrix, first, target) }
     }
 }
 

@@ -3,6 +3,8 @@
 use cortiq_quant::GROUP;
 
 use super::super::tile::Lanes;
+use super::job::Job;
+use super::tile::{Rows, Unpacked};
 
 /// Codes of a group, and their products with the codes of an input's group.
 ///
@@ -90,4 +92,18 @@ impl<V: Groups> Input<V> for Bits16 {
     fn dot_unsigned(weights: V::Codes, x: &Self::Group) -> V {
         V::dot16_unsigned(weights, x)
     }
+}
+
+/// The loops, compiled for the instruction set: not inlined into what calls them.
+pub(crate) trait Loops: Groups {
+    /// [`super::tile::one`] with inputs of 8 bits.
+    fn one8<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>);
+    /// [`super::tile::one`] with inputs of 16 bits.
+    fn one16<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>);
+    /// [`super::tile::many`] with inputs of 8 bits.
+    fn many8<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>);
+    /// [`super::tile::many`] with inputs of 16 bits.
+    fn many16<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>);
+    /// [`super::tile::unpack`].
+    fn unpack<M: Rows<Self>>(matrix: &M, first: usize, target: Unpacked<'_>);
 }

@@ -22,7 +22,14 @@ pub(super) mod tile;
 
 use cortiq_quant::{GROUP, MatrixView};
 
-use super::{Isa, Kind};
+#[cfg(target_arch = "x86_64")]
+use super::avx2::Avx2;
+use super::portable::Plain;
+use super::q1::Signs;
+use super::q1t::Words;
+use super::q4::Nibbles;
+use super::vbit::Packed;
+use super::{Isa, Kind, q1, q1t, q4, q8, vbit};
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx2::{load_half, two_words};
 pub(crate) use input::{InputRows, Inputs, Width};
@@ -35,6 +42,26 @@ pub(crate) fn takes(view: &MatrixView<'_>) -> bool {
     !floats && view.cols().is_multiple_of(GROUP)
 }
 
+/// Everything that the dtypes need from an instruction set.
+trait Unpacks: groups::Loops + Nibbles + Signs + Words + Packed {}
+
+impl<V: groups::Loops + Nibbles + Signs + Words + Packed> Unpacks for V {}
+
+/// See [`Isa::packed_products`].
+fn products<V: Unpacks>(view: &MatrixView<'_>, job: Job<'_>) {
+    match view {
+        MatrixView::Q8Row(view) => q8::row::<V>(view, job),
+        MatrixView::Q8_2f(view) => q8::two_fields::<V>(view, job),
+        MatrixView::Q4Block(view) => q4::block::<V>(view, job),
+        MatrixView::Q4Tiled(view) => q4::tiled::<V>(view, job),
+        MatrixView::Vbit(view) => vbit::products::<V>(view, job),
+        MatrixView::Q1(view) => q1::plain::<V>(view, job),
+        MatrixView::Q1s(view) => q1::sparse::<V>(view, job),
+        MatrixView::Q1t(view) => q1t::products::<V>(view, job),
+        _ => unreachable!("`Job::check` has refused it"),
+    }
+}
+
 impl Isa {
     /// Products of some rows of a matrix with some input rows, see [`Job`].
     ///
@@ -43,9 +70,9 @@ impl Isa {
     pub(crate) fn packed_products(self, view: &MatrixView<'_>, job: Job<'_>) {
         job.check(view);
         match self.0 {
-            Kind::Portable => portable::products(view, job),
+            Kind::Portable => products::<Plain>(view, job),
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => avx2::products(view, job),
+            Kind::Avx2 => products::<Avx2>(view, job),
         }
     }
 

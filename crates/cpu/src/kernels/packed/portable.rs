@@ -1,12 +1,12 @@
 //! Groups of 32 without special instructions.
 
-use cortiq_quant::{GROUP, MatrixView, f16_to_f32};
+use cortiq_quant::{GROUP, f16_to_f32};
 
 use super::super::portable::Plain;
 use super::super::tile::LANES;
-use super::super::{q1, q1t, q4, q8, vbit};
-use super::groups::{Bits8, Bits16, Groups, Input};
-use super::{Job, Width};
+use super::Job;
+use super::groups::{Bits8, Bits16, Groups, Loops};
+use super::tile::{self, Rows, Unpacked};
 
 /// Lane `j` adds up columns `4 j` to `4 j + 3`.
 #[inline(always)]
@@ -79,24 +79,24 @@ impl Groups for Plain {
     fn prefetch(_at: *const u8) {}
 }
 
-/// See [`super::super::Isa::packed_products`].
-pub(super) fn products(view: &MatrixView<'_>, job: Job<'_>) {
-    match job.x.width() {
-        Width::Eight => of_width::<Bits8>(view, job),
-        Width::Sixteen => of_width::<Bits16>(view, job),
+impl Loops for Plain {
+    fn one8<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
+        tile::one::<Plain, Bits8, M>(matrix, job);
     }
-}
 
-fn of_width<I: Input<Plain>>(view: &MatrixView<'_>, job: Job<'_>) {
-    match view {
-        MatrixView::Q8Row(view) => q8::row::<Plain, I>(view, job),
-        MatrixView::Q8_2f(view) => q8::two_fields::<Plain, I>(view, job),
-        MatrixView::Q4Block(view) => q4::block::<Plain, I>(view, job),
-        MatrixView::Q4Tiled(view) => q4::tiled::<Plain, I>(view, job),
-        MatrixView::Vbit(view) => vbit::products::<Plain, I>(view, job),
-        MatrixView::Q1(view) => q1::plain::<Plain, I>(view, job),
-        MatrixView::Q1s(view) => q1::sparse::<Plain, I>(view, job),
-        MatrixView::Q1t(view) => q1t::products::<Plain, I>(view, job),
-        _ => unreachable!("`Job::check` has refused it"),
+    fn one16<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
+        tile::one::<Plain, Bits16, M>(matrix, job);
+    }
+
+    fn many8<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
+        tile::many::<Plain, Bits8, M>(matrix, job);
+    }
+
+    fn many16<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
+        tile::many::<Plain, Bits16, M>(matrix, job);
+    }
+
+    fn unpack<M: Rows<Self>>(matrix: &M, first: usize, target: Unpacked<'_>) {
+        tile::unpack::<Plain, M>(matrix, first, target);
     }
 }

@@ -6,8 +6,8 @@
 use cortiq_quant::GROUP;
 
 use super::super::tile::LANES;
-use super::groups::{Groups, Input};
-use super::input::InputRow;
+use super::groups::{Groups, Input, Loops};
+use super::input::{InputRow, Width};
 use super::job::Job;
 
 /// Rows of one dtype, as groups of 32 codes of a byte.
@@ -24,6 +24,8 @@ pub(crate) trait Rows<V: Groups> {
     const GROUPED: bool;
     /// Whether codes need more than a load.
     const PACKED: bool;
+    /// Rows that are read side by side for one input: 1, 2 or 4.
+    const TOGETHER: usize;
 
     /// Groups of a row.
     fn groups(&self) -> usize;
@@ -138,13 +140,17 @@ fn tile_into<V: Groups, I: Input<V>, M: Rows<V>, const R: usize, const T: usize>
     }
 }
 
-/// All rows of a job times its only input, `R` at a time.
+/// All rows of a job times its only input.
 #[inline(always)]
-pub(crate) fn one<V: Groups, I: Input<V>, M: Rows<V>, const R: usize>(matrix: &M, job: &mut Job<'_>) {
+pub(crate) fn one<V: Groups, I: Input<V>, M: Rows<V>>(matrix: &M, job: &mut Job<'_>) {
     let mut row = 0;
-    while row + R <= job.rows {
-        tile_into::<V, I, M, R, 1>(matrix, job, (row, 0));
-        row += R;
+    while M::TOGETHER >= 4 && row + 4 <= job.rows {
+        tile_into::<V, I, M, 4, 1>(matrix, job, (row, 0));
+        row += 4;
+    }
+    while M::TOGETHER >= 2 && row + 2 <= job.rows {
+        tile_into::<V, I, M, 2, 1>(matrix, job, (row, 0));
+        row += 2;
     }
     while row < job.rows {
         tile_into::<V, I, M, 1, 1>(matrix, job, (row, 0));
@@ -181,35 +187,44 @@ fn column<V: Groups, I: Input<V>, M: Rows<V>, const T: usize>(matrix: &M, job: &
     }
 }
 
-/// All products of a job.
-#[inline(always)]
-pub(crate) fn products<V: Groups, I: Input<V>, M: Rows<V>>(matrix: &M, mut job: Job<'_>) {
+/// Products of the rows of a matrix of one form.
+pub(crate) fn products<V: Loops, M: Rows<V>>(matrix: &M, mut job: Job<'_>) {
     if job.x.len() == 1 {
-        one::<V, I, M, 4>(matrix, &mut job);
+        one_of(matrix, &mut job);
     } else if M::PACKED {
-        unpacked::<V, I, M>(&mut job, |job, unpacked| unpack(matrix, job.first_row, job.rows, unpacked));
+        products_of_many::<V>(&mut job, M::SIGNED, |job, target| V::unpack(matrix, job.first_row, target.all()));
     } else {
-        many::<V, I, M>(matrix, &mut job);
+        many_of(matrix, &mut job);
     }
 }
 
-/// Products of several inputs with rows that `fill` unpacks.
-#[inline(always)]
-pub(crate) fn unpacked<V: Groups, I: Input<V>, M: Rows<V>>(
+/// Products of one input with rows as they are.
+pub(crate) fn one_of<V: Loops, M: Rows<V>>(matrix: &M, job: &mut Job<'_>) {
+    match job.x.width() {
+        Width::Eight => V::one8(matrix, job),
+        Width::Sixteen => V::one16(matrix, job),
+    }
+}
+
+fn many_of<V: Loops, M: Rows<V>>(matrix: &M, job: &mut Job<'_>) {
+    match job.x.width() {
+        Width::Eight => V::many8(matrix, job),
+        Width::Sixteen => V::many16(matrix, job),
+    }
+}
+
+/// Products of several inputs with rows that `fill` unpacks to signed or unsigned bytes.
+pub(crate) fn products_of_many<V: Loops>(
     job: &mut Job<'_>,
+    signed: bool,
     fill: impl FnOnce(&Job<'_>, &mut Unpacked<'_>),
 ) {
     let scratch = std::mem::take(&mut job.scratch);
     let mut rows = Unpacked::new(scratch, job.rows, job.x.cols());
     fill(job, &mut rows);
     // Unpacked rows are counted from the first of the job.
-    let first_row = std::mem::replace(&mut job.first_row, 0);
-    if M::SIGNED {
-        many::<V, I, Bytes<'_, true>>(&Bytes(&rows), job);
-    } else {
-        many::<V, I, Bytes<'_, false>>(&Bytes(&rows), job);
-    }
-    job.first_row = first_row;
+    job.first_row = 0;
+    if signed { many_of::<V, _>(&Bytes::<true>(&rows), job) } else { many_of::<V, _>(&Bytes::<false>(&rows), job) }
 }
 
 /// Rows unpacked to bytes.
@@ -235,13 +250,32 @@ impl<'a> Unpacked<'a> {
     }
 }
 
-/// Unpacks `count` rows of `matrix` from `first` on to the front of `target`.
+impl Unpacked<'_> {
+    /// The same rows, borrowed anew.
+    fn all(&mut self) -> Unpacked<'_> {
+        Unpacked { groups: self.groups, codes: self.codes, scales: self.scales, offsets: self.offsets }
+    }
+
+    /// One row alone.
+    pub(crate) fn row(&mut self, at: usize) -> Unpacked<'_> {
+        let (groups, vectors) = (self.groups, self.groups.div_ceil(LANES));
+        Unpacked {
+            groups,
+            codes: &mut self.codes[at * groups..(at + 1) * groups],
+            scales: &mut self.scales[at * vectors..(at + 1) * vectors],
+            offsets: &mut self.offsets[at..at + 1],
+        }
+    }
+}
+
+/// Unpacks rows of `matrix` from `first` on, as many as `target` has.
 #[inline(always)]
-pub(crate) fn unpack<V: Groups, M: Rows<V>>(matrix: &M, first: usize, count: usize, target: &mut Unpacked<'_>) {
+pub(crate) fn unpack<V: Groups, M: Rows<V>>(matrix: &M, first: usize, target: Unpacked<'_>) {
     let groups = matrix.groups();
+    assert!(groups == target.groups, "rows as wide");
     let vectors = groups.div_ceil(LANES);
     let parts = target.codes.chunks_exact_mut(groups).zip(target.scales.chunks_exact_mut(vectors));
-    for (r, ((codes, scales), offset)) in parts.zip(target.offsets.iter_mut()).take(count).enumerate() {
+    for (r, ((codes, scales), offset)) in parts.zip(target.offsets.iter_mut()).enumerate() {
         let row = matrix.row(first + r);
         for (g, codes) in codes.iter_mut().enumerate() {
             // SAFETY: there are `groups` of them.
@@ -255,19 +289,6 @@ pub(crate) fn unpack<V: Groups, M: Rows<V>>(matrix: &M, first: usize, count: usi
     }
 }
 
-/// Unpacks one row to place `at`.
-#[inline(always)]
-pub(crate) fn unpack_row<V: Groups, M: Rows<V>>(matrix: &M, row: usize, at: usize, target: &mut Unpacked<'_>) {
-    let vectors = target.groups.div_ceil(LANES);
-    let mut one = Unpacked {
-        groups: target.groups,
-        codes: &mut target.codes[at * target.groups..(at + 1) * target.groups],
-        scales: &mut target.scales[at * vectors..(at + 1) * vectors],
-        offsets: &mut target.offsets[at..at + 1],
-    };
-    unpack::<V, M>(matrix, row, 1, &mut one);
-}
-
 /// Unpacked rows as a matrix.
 struct Bytes<'a, const SIGNED: bool>(&'a Unpacked<'a>);
 
@@ -277,6 +298,7 @@ impl<V: Groups, const SIGNED: bool> Rows<V> for Bytes<'_, SIGNED> {
     const SHIFTED: bool = true;
     const GROUPED: bool = true;
     const PACKED: bool = false;
+    const TOGETHER: usize = 4;
 
     #[inline(always)]
     fn groups(&self) -> usize {

@@ -11,7 +11,7 @@ mod portable;
 use cortiq_quant::{GROUP, Q1, Q1s, f16_to_f32};
 
 use super::packed::Job;
-use super::packed::groups::{Groups, Input};
+use super::packed::groups::{Groups, Loops};
 use super::packed::tile::{Rows, products};
 use super::q4::tile_scales;
 
@@ -20,6 +20,9 @@ pub(super) trait Signs: Groups {
     /// 2 where the bit is set, else 0; bit `k` of the little-endian word is code `k`.
     fn signs(source: [u8; 4]) -> Self::Codes;
 }
+
+/// See [`Rows::TOGETHER`].
+const TOGETHER: usize = 1;
 
 /// Groups ahead of their use that memory is asked for.
 const AHEAD: usize = 128;
@@ -37,6 +40,7 @@ impl<V: Signs> Rows<V> for Tiles<'_> {
     const SHIFTED: bool = true;
     const GROUPED: bool = true;
     const PACKED: bool = true;
+    const TOGETHER: usize = TOGETHER;
 
     #[inline(always)]
     fn groups(&self) -> usize {
@@ -87,17 +91,15 @@ impl<'a> Tiles<'a> {
 }
 
 /// q1.
-#[inline(always)]
-pub(super) fn plain<V: Signs, I: Input<V>>(view: &Q1<'_>, job: Job<'_>) {
-    products::<V, I, _>(&Tiles::new(view), job);
+pub(super) fn plain<V: Loops + Signs>(view: &Q1<'_>, job: Job<'_>) {
+    products::<V, _>(&Tiles::new(view), job);
 }
 
 /// q1s.
-#[inline(always)]
-pub(super) fn sparse<V: Signs, I: Input<V>>(view: &Q1s<'_>, job: Job<'_>) {
+pub(super) fn sparse<V: Loops + Signs>(view: &Q1s<'_>, job: Job<'_>) {
     let tiles = Tiles::new(&view.base());
     let Job { first_row, rows, x, out, scratch } = job;
-    products::<V, I, _>(&tiles, Job { first_row, rows, x, out: &mut *out, scratch });
+    products::<V, _>(&tiles, Job { first_row, rows, x, out: &mut *out, scratch });
     let (cols, width) = (view.cols(), x.width());
     for r in 0..rows {
         let start = (first_row + r) * cols;

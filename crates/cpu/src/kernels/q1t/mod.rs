@@ -12,7 +12,7 @@ mod portable;
 use cortiq_quant::{GROUP, Q1t, f16_to_f32};
 
 use super::packed::Job;
-use super::packed::groups::{Groups, Input};
+use super::packed::groups::{Groups, Loops};
 use super::packed::tile::{self, Rows};
 use super::q4::tile_scales;
 
@@ -46,6 +46,9 @@ pub(super) trait Words: Groups {
     fn from_words(words: [u64; 4]) -> Self::Codes;
 }
 
+/// See [`Rows::TOGETHER`].
+const TOGETHER: usize = 1;
+
 /// Groups ahead of their use that memory is asked for.
 const AHEAD: usize = 96;
 
@@ -61,6 +64,7 @@ impl<V: Words> Rows<V> for Tiles<'_> {
     const SHIFTED: bool = true;
     const GROUPED: bool = true;
     const PACKED: bool = true;
+    const TOGETHER: usize = TOGETHER;
 
     #[inline(always)]
     fn groups(&self) -> usize {
@@ -97,11 +101,10 @@ impl<V: Words> Rows<V> for Tiles<'_> {
 }
 
 /// q1t.
-#[inline(always)]
-pub(super) fn products<V: Words, I: Input<V>>(view: &Q1t<'_>, job: Job<'_>) {
+pub(super) fn products<V: Loops + Words>(view: &Q1t<'_>, job: Job<'_>) {
     let Job { first_row, rows, x, out, scratch } = job;
     let tiles = Tiles { tiles: view.tiles(), groups: view.cols() / GROUP };
-    tile::products::<V, I, _>(&tiles, Job { first_row, rows, x, out: &mut *out, scratch });
+    tile::products::<V, _>(&tiles, Job { first_row, rows, x, out: &mut *out, scratch });
     let width = x.width();
     for r in 0..rows {
         for [c0, c1, v0, v1] in view.row_entries(first_row + r) {

@@ -10,7 +10,7 @@ mod portable;
 use cortiq_quant::{Q4Block, Q4Tiled, f16_to_f32};
 
 use super::packed::Job;
-use super::packed::groups::{Groups, Input};
+use super::packed::groups::{Groups, Loops};
 use super::packed::tile::{Rows, products};
 use super::tile::LANES;
 
@@ -34,6 +34,7 @@ impl<V: Nibbles> Rows<V> for Block<'_> {
     const SHIFTED: bool = true;
     const GROUPED: bool = true;
     const PACKED: bool = true;
+    const TOGETHER: usize = TOGETHER;
 
     #[inline(always)]
     fn groups(&self) -> usize {
@@ -70,6 +71,9 @@ impl<V: Nibbles> Rows<V> for Block<'_> {
         8.0
     }
 }
+
+/// See [`Rows::TOGETHER`].
+const TOGETHER: usize = 1;
 
 /// Groups ahead of their use that memory is asked for.
 const AHEAD: usize = 64;
@@ -126,6 +130,7 @@ impl<V: Nibbles> Rows<V> for Tiles<'_> {
     const SHIFTED: bool = true;
     const GROUPED: bool = true;
     const PACKED: bool = true;
+    const TOGETHER: usize = TOGETHER;
 
     #[inline(always)]
     fn groups(&self) -> usize {
@@ -165,15 +170,13 @@ impl<V: Nibbles> Rows<V> for Tiles<'_> {
 }
 
 /// q4_block.
-#[inline(always)]
-pub(super) fn block<V: Nibbles, I: Input<V>>(view: &Q4Block<'_>, job: Job<'_>) {
+pub(super) fn block<V: Loops + Nibbles>(view: &Q4Block<'_>, job: Job<'_>) {
     let matrix = Block { codes: view.codes(), scales: view.scales(), groups: view.cols() / cortiq_quant::GROUP };
-    products::<V, I, _>(&matrix, job);
+    products::<V, _>(&matrix, job);
 }
 
 /// q4_tiled.
-#[inline(always)]
-pub(super) fn tiled<V: Nibbles, I: Input<V>>(view: &Q4Tiled<'_>, job: Job<'_>) {
+pub(super) fn tiled<V: Loops + Nibbles>(view: &Q4Tiled<'_>, job: Job<'_>) {
     let matrix = Tiles { tiles: view.tiles(), groups: view.cols() / cortiq_quant::GROUP };
-    products::<V, I, _>(&matrix, job);
+    products::<V, _>(&matrix, job);
 }

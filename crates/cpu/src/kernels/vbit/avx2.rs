@@ -56,7 +56,7 @@ fn half(source: &[u8; WINDOW], at: usize) -> __m128i {
 
 impl Packed for Avx2 {
     #[inline(always)]
-    fn unpack<const B: usize>(source: &[u8; WINDOW], middle: i8) -> __m256i {
+    fn bits<const B: usize>(source: &[u8; WINDOW], middle: i8) -> __m256i {
         // SAFETY: 32 bytes of the window and of the tables are readable; this type is only used where AVX2 has been
         // checked for.
         unsafe {

@@ -11,23 +11,26 @@ mod portable;
 use cortiq_quant::{GROUP, Vbit};
 
 use super::packed::Job;
-use super::packed::groups::{Groups, Input};
+use super::packed::groups::{Groups, Loops};
 use super::packed::tile::{self, Rows};
 use super::q4::halves_of;
 
-/// Bytes that [`Packed::unpack`] may look at from the start of a group on, for any width.
+/// Bytes that [`Packed::bits`] may look at from the start of a group on, for any width.
 const WINDOW: usize = 40;
 
 /// Unpacks codes of a few bits.
 pub(super) trait Packed: Groups {
     /// 32 codes of `B` bits from the front of `source`, each minus `middle`, as signed bytes.
-    fn unpack<const B: usize>(source: &[u8; WINDOW], middle: i8) -> Self::Codes;
+    fn bits<const B: usize>(source: &[u8; WINDOW], middle: i8) -> Self::Codes;
 }
 
 /// Value of a stored code whose signed byte is 0, and what is left of the offset.
 const fn middle(bits: usize) -> (u8, f32) {
     if bits == 8 { (128, -1.0) } else { ((1 << (bits - 1)) - 1, 0.0) }
 }
+
+/// See [`Rows::TOGETHER`].
+const TOGETHER: usize = 1;
 
 /// Rows of `B` bits.
 struct OfWidth<'a, const B: usize>(&'a Vbit<'a>);
@@ -46,6 +49,7 @@ impl<'a, V: Packed, const B: usize> Rows<V> for OfWidth<'a, B> {
     const SHIFTED: bool = true;
     const GROUPED: bool = true;
     const PACKED: bool = true;
+    const TOGETHER: usize = TOGETHER;
 
     #[inline(always)]
     fn groups(&self) -> usize {
@@ -66,8 +70,8 @@ impl<'a, V: Packed, const B: usize> Rows<V> for OfWidth<'a, B> {
         let rest = unsafe { row.codes.get_unchecked(start..) };
         let middle = middle(B).0 as i8;
         match rest.first_chunk() {
-            Some(window) => V::unpack::<B>(window, middle),
-            None => V::unpack::<B>(&padded(&rest[..4 * B]), middle),
+            Some(window) => V::bits::<B>(window, middle),
+            None => V::bits::<B>(&padded(&rest[..4 * B]), middle),
         }
     }
 
@@ -127,20 +131,19 @@ macro_rules! of_width {
 }
 
 /// vbit and vbit_ro.
-#[inline(always)]
-pub(super) fn products<V: Packed, I: Input<V>>(view: &Vbit<'_>, mut job: Job<'_>) {
+pub(super) fn products<V: Loops + Packed>(view: &Vbit<'_>, mut job: Job<'_>) {
     if job.x.len() == 1 {
         for r in 0..job.rows {
             let out = &mut job.out[r..r + 1];
             let mut one = Job { first_row: job.first_row + r, rows: 1, x: job.x, out, scratch: &mut [] };
-            of_width!(view, one.first_row, matrix => tile::one::<V, I, _, 1>(&matrix, &mut one));
+            of_width!(view, one.first_row, matrix => tile::one_of::<V, _>(&matrix, &mut one));
         }
         return;
     }
-    tile::unpacked::<V, I, OfWidth<'_, 8>>(&mut job, |job, target| {
+    tile::products_of_many::<V>(&mut job, true, |job, target| {
         for r in 0..job.rows {
             let row = job.first_row + r;
-            of_width!(view, row, matrix => tile::unpack_row::<V, _>(&matrix, row, r, target));
+            of_width!(view, row, matrix => V::unpack(&matrix, row, target.row(r)));
         }
     });
 }

@@ -7,7 +7,7 @@ use super::{Packed, WINDOW};
 
 impl Packed for Plain {
     #[inline(always)]
-    fn unpack<const B: usize>(source: &[u8; WINDOW], middle: i8) -> [u8; GROUP] {
+    fn bits<const B: usize>(source: &[u8; WINDOW], middle: i8) -> [u8; GROUP] {
         let mut codes = [0; GROUP];
         for (octet, packed) in codes.as_chunks_mut::<8>().0.iter_mut().zip(source.chunks_exact(B)) {
             let word = packed.iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
