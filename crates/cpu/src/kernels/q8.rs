@@ -32,6 +32,7 @@ impl<'a> Bytes<'a> {
 
 impl<V: Groups> Rows<V> for Bytes<'_> {
     type Row = usize;
+    type At = *const [u8; GROUP];
     const SIGNED: bool = true;
     const SHIFTED: bool = false;
     const GROUPED: bool = false;
@@ -50,11 +51,18 @@ impl<V: Groups> Rows<V> for Bytes<'_> {
     }
 
     #[inline(always)]
-    unsafe fn codes(&self, row: usize, group: usize) -> V::Codes {
+    unsafe fn at(&self, row: usize, group: usize) -> Self::At {
         // SAFETY: `row` was checked when it was made, `group` is the caller's promise.
-        let codes = unsafe { self.codes.get_unchecked(row * self.groups + group) };
-        V::prefetch(codes.as_ptr().wrapping_add(AHEAD));
-        V::load_codes(codes)
+        unsafe { self.codes.as_ptr().add(row * self.groups + group) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(at: Self::At, k: usize) -> V::Codes {
+        if k % 2 == 0 {
+            V::prefetch(at.cast::<u8>().wrapping_add(k * GROUP + AHEAD));
+        }
+        // SAFETY: the row has the group by the caller's promise.
+        V::load_codes(unsafe { &*at.add(k) })
     }
 
     #[inline(always)]

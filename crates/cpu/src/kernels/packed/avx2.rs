@@ -2,10 +2,10 @@
 
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _MM_HINT_T0, _mm_cvtsi64_si128, _mm_insert_epi64, _mm_loadu_si128, _mm_prefetch,
-    _mm256_abs_epi8, _mm256_add_epi32, _mm256_and_ps, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmpgt_epi32,
-    _mm256_cvtepi8_epi16, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_cvtph_ps, _mm256_extracti128_si256,
-    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi16, _mm256_set1_epi32,
-    _mm256_setr_epi32, _mm256_sign_epi8, _mm256_storeu_si256,
+    _mm_set_epi16, _mm256_abs_epi8, _mm256_add_epi32, _mm256_and_ps, _mm256_castsi256_ps, _mm256_castsi256_si128,
+    _mm256_cmpgt_epi32, _mm256_cvtepi8_epi16, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_cvtph_ps,
+    _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi16,
+    _mm256_set1_epi32, _mm256_setr_epi32, _mm256_sign_epi8, _mm256_storeu_si256,
 };
 
 use cortiq_quant::GROUP;
@@ -108,6 +108,17 @@ impl Groups for Avx2 {
     fn halves(source: &[[u8; 2]; 8]) -> Self {
         // SAFETY: sixteen bytes are readable; F16C is checked for together with AVX2.
         Self(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(source.as_ptr().cast())) })
+    }
+
+    #[inline(always)]
+    fn tile_halves<const N: usize>(source: &[[u8; N]; 8]) -> Self {
+        let [a, b, c, d, e, f, g, h] = source;
+        let half = |tile: &[u8; N]| i16::from_le_bytes([tile[0], tile[1]]);
+        // SAFETY: F16C is checked for together with AVX2.
+        Self(unsafe {
+            let halves = _mm_set_epi16(half(h), half(g), half(f), half(e), half(d), half(c), half(b), half(a));
+            _mm256_cvtph_ps(halves)
+        })
     }
 
     #[inline(always)]

@@ -27,6 +27,8 @@ pub(crate) trait Groups: Lanes {
     fn dot16_unsigned(weights: Self::Codes, x: &[u8; 2 * GROUP]) -> Self;
     /// Eight f16.
     fn halves(source: &[[u8; 2]; 8]) -> Self;
+    /// Eight f16 at the front of tiles.
+    fn tile_halves<const N: usize>(source: &[[u8; N]; 8]) -> Self;
     /// The first `count` lanes, 0 in the others.
     fn first(self, count: usize) -> Self;
     /// Asks for a line of memory ahead of its use; any address will do.
@@ -37,11 +39,11 @@ pub(crate) trait Groups: Lanes {
 pub(crate) trait Input<V: Groups> {
     /// Codes of a group.
     type Group;
-    /// Group `index` of a row whose length the caller has checked.
+    /// Group `index` of a row.
     ///
     /// # Safety
     /// The row has the group.
-    unsafe fn group<'a>(codes: *const u8, index: usize) -> &'a Self::Group;
+    unsafe fn group(codes: *const u8, index: usize) -> *const Self::Group;
     /// Signed weights times inputs.
     fn dot_signed(weights: V::Codes, x: &Self::Group) -> V;
     /// Weights 0 to 127 times inputs.
@@ -58,9 +60,9 @@ impl<V: Groups> Input<V> for Bits8 {
     type Group = [u8; GROUP];
 
     #[inline(always)]
-    unsafe fn group<'a>(codes: *const u8, index: usize) -> &'a Self::Group {
-        // SAFETY: the caller has checked the length; bytes need no alignment.
-        unsafe { &*codes.add(index * GROUP).cast() }
+    unsafe fn group(codes: *const u8, index: usize) -> *const Self::Group {
+        // SAFETY: the row has the group by the caller's promise.
+        unsafe { codes.add(index * GROUP).cast() }
     }
 
     #[inline(always)]
@@ -78,9 +80,9 @@ impl<V: Groups> Input<V> for Bits16 {
     type Group = [u8; 2 * GROUP];
 
     #[inline(always)]
-    unsafe fn group<'a>(codes: *const u8, index: usize) -> &'a Self::Group {
-        // SAFETY: the caller has checked the length; bytes need no alignment.
-        unsafe { &*codes.add(index * 2 * GROUP).cast() }
+    unsafe fn group(codes: *const u8, index: usize) -> *const Self::Group {
+        // SAFETY: the row has the group by the caller's promise.
+        unsafe { codes.add(index * 2 * GROUP).cast() }
     }
 
     #[inline(always)]

@@ -15,6 +15,7 @@ mod avx2;
 pub(super) mod groups;
 mod input;
 mod job;
+mod outliers;
 mod portable;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ use super::{Isa, Kind, q1, q1t, q4, q8, vbit};
 pub(super) use avx2::{load_half, two_words};
 pub(crate) use input::{InputRows, Inputs, Width};
 pub(crate) use job::Job;
+pub(super) use outliers::add_outliers;
 
 /// Whether products with a matrix have kernels here: quantised, and a row is a whole number of groups. All others are
 /// decoded to f32 and multiplied with f32 inputs.

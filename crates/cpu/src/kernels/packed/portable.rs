@@ -70,6 +70,15 @@ impl Groups for Plain {
     }
 
     #[inline(always)]
+    fn tile_halves<const N: usize>(source: &[[u8; N]; 8]) -> Self {
+        let mut lanes = [0.0; LANES];
+        for (lane, tile) in lanes.iter_mut().zip(source) {
+            *lane = f16_to_f32(u16::from_le_bytes([tile[0], tile[1]]));
+        }
+        Plain(lanes)
+    }
+
+    #[inline(always)]
     fn first(mut self, count: usize) -> Self {
         self.0[count.min(LANES)..].fill(0.0);
         self

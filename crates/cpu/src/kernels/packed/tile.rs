@@ -16,6 +16,8 @@ use super::job::Job;
 pub(crate) trait Rows<V: Groups> {
     /// Where a row is.
     type Row: Copy;
+    /// Where a group is.
+    type At: Copy;
     /// Whether codes are signed bytes; others are 0 to 127.
     const SIGNED: bool;
     /// Whether codes have an offset.
@@ -31,11 +33,16 @@ pub(crate) trait Rows<V: Groups> {
     fn groups(&self) -> usize;
     /// Row `index`, which is below the matrix's rows.
     fn row(&self, index: usize) -> Self::Row;
-    /// Codes of a group.
+    /// Where group `group` of a row is.
     ///
     /// # Safety
     /// `group` is below [`Rows::groups`].
-    unsafe fn codes(&self, row: Self::Row, group: usize) -> V::Codes;
+    unsafe fn at(&self, row: Self::Row, group: usize) -> Self::At;
+    /// Codes of the group that is `k` groups further on.
+    ///
+    /// # Safety
+    /// That is below [`Rows::groups`].
+    unsafe fn codes(at: Self::At, k: usize) -> V::Codes;
     /// Scales of eight groups from `group` on, 0 after the last group.
     ///
     /// # Safety
@@ -57,39 +64,15 @@ fn tile<V: Groups, I: Input<V>, M: Rows<V>, const R: usize, const T: usize>(
     let groups = matrix.groups();
     let mut sums = [[V::zero(); T]; R];
     let mut corrections = [[V::zero(); T]; R];
+    let whole = groups / LANES * LANES;
     let mut first = 0;
-    while first < groups {
-        let count = LANES.min(groups - first);
-        let mut factors = [[[0.0f32; LANES]; T]; R];
-        if M::GROUPED {
-            for r in 0..R {
-                // SAFETY: `first` is below `groups`.
-                let scales = unsafe { matrix.scales(rows[r], first) };
-                for t in 0..T {
-                    lanes::<V>(x[t].scales, first).times(scales).store(&mut factors[r][t]);
-                    if M::SHIFTED {
-                        corrections[r][t] = corrections[r][t].add_product(scales, lanes::<V>(x[t].sums, first));
-                    }
-                }
-            }
-        }
-        for k in 0..count {
-            let group = first + k;
-            for r in 0..R {
-                // SAFETY: `group` is below `groups`.
-                let codes = unsafe { matrix.codes(rows[r], group) };
-                for t in 0..T {
-                    // SAFETY: an input row has as many groups as a row of the matrix, by `Job::check`.
-                    let x_codes = unsafe { I::group(x[t].codes.as_ptr(), group) };
-                    let dots = if M::SIGNED { I::dot_signed(codes, x_codes) } else { I::dot_unsigned(codes, x_codes) };
-                    // SAFETY: as above; `k` is below LANES.
-                    let factor =
-                        unsafe { if M::GROUPED { factors[r][t][k] } else { *x[t].scales.get_unchecked(group) } };
-                    sums[r][t] = sums[r][t].add_product(dots, V::splat(factor));
-                }
-            }
-        }
+    while first < whole {
+        // The number is a constant here, so that the loop is unrolled.
+        vector::<V, I, M, R, T>(matrix, rows, &x, (first, LANES), &mut sums, &mut corrections);
         first += LANES;
+    }
+    if whole < groups {
+        vector::<V, I, M, R, T>(matrix, rows, &x, (whole, groups - whole), &mut sums, &mut corrections);
     }
     let mut out = [[0.0; T]; R];
     for r in 0..R {
@@ -101,6 +84,57 @@ fn tile<V: Groups, I: Input<V>, M: Rows<V>, const R: usize, const T: usize>(
         }
     }
     out
+}
+
+/// Up to eight groups from `first` on.
+#[inline(always)]
+fn vector<V: Groups, I: Input<V>, M: Rows<V>, const R: usize, const T: usize>(
+    matrix: &M,
+    rows: [M::Row; R],
+    x: &[InputRow<'_>; T],
+    (first, count): (usize, usize),
+    sums: &mut [[V; T]; R],
+    corrections: &mut [[V; T]; R],
+) {
+    let mut factors = [[[0.0f32; LANES]; T]; R];
+    if M::GROUPED {
+        for r in 0..R {
+            // SAFETY: `first` is below the number of groups.
+            let scales = unsafe { matrix.scales(rows[r], first) };
+            for t in 0..T {
+                lanes::<V>(x[t].scales, first).times(scales).store(&mut factors[r][t]);
+                if M::SHIFTED {
+                    corrections[r][t] = corrections[r][t].add_product(scales, lanes::<V>(x[t].sums, first));
+                }
+            }
+        }
+    }
+    // SAFETY: `first` is below the number of groups, which an input row has as well, by `Job::check`.
+    let (mut at, mut inputs) =
+        unsafe { ([matrix.at(rows[0], first); R], [(I::group(x[0].codes.as_ptr(), first), x[0].scales.as_ptr()); T]) };
+    // SAFETY: as above.
+    unsafe {
+        for r in 1..R {
+            at[r] = matrix.at(rows[r], first);
+        }
+        for t in 0..T {
+            inputs[t] = (I::group(x[t].codes.as_ptr(), first), x[t].scales.as_ptr().add(first));
+        }
+    }
+    for k in 0..count {
+        for r in 0..R {
+            // SAFETY: `first + k` is below the number of groups.
+            let codes = unsafe { M::codes(at[r], k) };
+            for t in 0..T {
+                // SAFETY: as above.
+                let x_codes = unsafe { &*inputs[t].0.add(k) };
+                let dots = if M::SIGNED { I::dot_signed(codes, x_codes) } else { I::dot_unsigned(codes, x_codes) };
+                // SAFETY: as above; `k` is below LANES.
+                let factor = unsafe { if M::GROUPED { *factors[r][t].get_unchecked(k) } else { *inputs[t].1.add(k) } };
+                sums[r][t] = sums[r][t].add_product(dots, V::splat(factor));
+            }
+        }
+    }
 }
 
 /// Eight values of a padded row of floats.
@@ -279,7 +313,7 @@ pub(crate) fn unpack<V: Groups, M: Rows<V>>(matrix: &M, first: usize, target: Un
         let row = matrix.row(first + r);
         for (g, codes) in codes.iter_mut().enumerate() {
             // SAFETY: there are `groups` of them.
-            V::store_codes(unsafe { matrix.codes(row, g) }, codes);
+            V::store_codes(unsafe { M::codes(matrix.at(row, g), 0) }, codes);
         }
         for (v, scales) in scales.iter_mut().enumerate() {
             // SAFETY: `v` is below the number of vectors that `groups` take.
@@ -294,6 +328,7 @@ struct Bytes<'a, const SIGNED: bool>(&'a Unpacked<'a>);
 
 impl<V: Groups, const SIGNED: bool> Rows<V> for Bytes<'_, SIGNED> {
     type Row = usize;
+    type At = *const [u8; GROUP];
     const SIGNED: bool = SIGNED;
     const SHIFTED: bool = true;
     const GROUPED: bool = true;
@@ -312,9 +347,15 @@ impl<V: Groups, const SIGNED: bool> Rows<V> for Bytes<'_, SIGNED> {
     }
 
     #[inline(always)]
-    unsafe fn codes(&self, row: usize, group: usize) -> V::Codes {
+    unsafe fn at(&self, row: usize, group: usize) -> Self::At {
         // SAFETY: `row` was checked when it was made, `group` is the caller's promise.
-        V::load_codes(unsafe { self.0.codes.get_unchecked(row * self.0.groups + group) })
+        unsafe { self.0.codes.as_ptr().add(row * self.0.groups + group) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(at: Self::At, k: usize) -> V::Codes {
+        // SAFETY: the row has the group by the caller's promise.
+        V::load_codes(unsafe { &*at.add(k) })
     }
 
     #[inline(always)]

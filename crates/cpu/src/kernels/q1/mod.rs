@@ -10,9 +10,9 @@ mod portable;
 
 use cortiq_quant::{GROUP, Q1, Q1s, f16_to_f32};
 
-use super::packed::Job;
 use super::packed::groups::{Groups, Loops};
 use super::packed::tile::{Rows, products};
+use super::packed::{Job, add_outliers};
 use super::q4::tile_scales;
 
 /// Unpacks signs.
@@ -22,7 +22,7 @@ pub(super) trait Signs: Groups {
 }
 
 /// See [`Rows::TOGETHER`].
-const TOGETHER: usize = 1;
+const TOGETHER: usize = 4;
 
 /// Groups ahead of their use that memory is asked for.
 const AHEAD: usize = 128;
@@ -36,6 +36,7 @@ struct Tiles<'a> {
 impl<V: Signs> Rows<V> for Tiles<'_> {
     /// First tile.
     type Row = usize;
+    type At = *const [u8; 6];
     const SIGNED: bool = false;
     const SHIFTED: bool = true;
     const GROUPED: bool = true;
@@ -54,9 +55,15 @@ impl<V: Signs> Rows<V> for Tiles<'_> {
     }
 
     #[inline(always)]
-    unsafe fn codes(&self, row: usize, group: usize) -> V::Codes {
+    unsafe fn at(&self, row: usize, group: usize) -> Self::At {
         // SAFETY: `row` was checked when it was made, `group` is the caller's promise.
-        let [_, _, signs @ ..] = unsafe { self.tiles.get_unchecked(row + group) };
+        unsafe { self.tiles.as_ptr().add(row + group) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(at: Self::At, k: usize) -> V::Codes {
+        // SAFETY: the row has the group by the caller's promise.
+        let [_, _, signs @ ..] = unsafe { &*at.add(k) };
         V::signs(*signs)
     }
 
@@ -100,16 +107,19 @@ pub(super) fn sparse<V: Loops + Signs>(view: &Q1s<'_>, job: Job<'_>) {
     let tiles = Tiles::new(&view.base());
     let Job { first_row, rows, x, out, scratch } = job;
     products::<V, _>(&tiles, Job { first_row, rows, x, out: &mut *out, scratch });
-    let (cols, width) = (view.cols(), x.width());
+    let (cols, mut entries) = (view.cols(), view.entries());
+    let index = |entry: &[u8; 6]| u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]) as usize;
+    // One search for all rows: the list is long, and a row has few entries.
+    entries = &entries[entries.partition_point(|entry| index(entry) < first_row * cols)..];
     for r in 0..rows {
         let start = (first_row + r) * cols;
-        for entry in view.row_entries(first_row + r) {
-            let [i0, i1, i2, i3, v0, v1] = *entry;
-            let index = u32::from_le_bytes([i0, i1, i2, i3]) as usize;
-            let change = f16_to_f32(u16::from_le_bytes([v0, v1])) - tiles.value(index);
-            for t in 0..x.len() {
-                out[t * rows + r] += change * x.row(t).value(width, index - start);
-            }
-        }
+        let count = entries.iter().take_while(|entry| index(entry) < start + cols).count();
+        let (own, rest) = entries.split_at(count);
+        entries = rest;
+        let changes = own.iter().map(|entry| {
+            let index = index(entry);
+            (index - start, f16_to_f32(u16::from_le_bytes([entry[4], entry[5]])) - tiles.value(index))
+        });
+        add_outliers(changes, x, out, (rows, r));
     }
 }

@@ -11,9 +11,9 @@ mod portable;
 
 use cortiq_quant::{GROUP, Q1t, f16_to_f32};
 
-use super::packed::Job;
 use super::packed::groups::{Groups, Loops};
 use super::packed::tile::{self, Rows};
+use super::packed::{Job, add_outliers};
 use super::q4::tile_scales;
 
 /// Digits of each byte, lowest first, as code plus 1: digit 0 is 0, 1 is 1, 2 is -1.
@@ -34,7 +34,7 @@ static DIGITS: [u64; 256] = {
 
 /// The codes of a tile, eight in a word.
 #[inline(always)]
-fn words(bytes: &[u8]) -> [u64; 4] {
+fn words(bytes: &[u8; 7]) -> [u64; 4] {
     let d = |k: usize| DIGITS[usize::from(bytes[k])];
     let (b1, b3, b4) = (d(1), d(3), d(4));
     [d(0) | b1 << 40, b1 >> 24 | d(2) << 16 | b3 << 56, b3 >> 8 | b4 << 32, b4 >> 32 | d(5) << 8 | d(6) << 48]
@@ -47,7 +47,7 @@ pub(super) trait Words: Groups {
 }
 
 /// See [`Rows::TOGETHER`].
-const TOGETHER: usize = 1;
+const TOGETHER: usize = 2;
 
 /// Groups ahead of their use that memory is asked for.
 const AHEAD: usize = 96;
@@ -60,6 +60,7 @@ struct Tiles<'a> {
 impl<V: Words> Rows<V> for Tiles<'_> {
     /// First tile.
     type Row = usize;
+    type At = *const [u8; 9];
     const SIGNED: bool = false;
     const SHIFTED: bool = true;
     const GROUPED: bool = true;
@@ -78,9 +79,16 @@ impl<V: Words> Rows<V> for Tiles<'_> {
     }
 
     #[inline(always)]
-    unsafe fn codes(&self, row: usize, group: usize) -> V::Codes {
+    unsafe fn at(&self, row: usize, group: usize) -> Self::At {
         // SAFETY: `row` was checked when it was made, `group` is the caller's promise.
-        V::from_words(words(&unsafe { self.tiles.get_unchecked(row + group) }[2..]))
+        unsafe { self.tiles.as_ptr().add(row + group) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(at: Self::At, k: usize) -> V::Codes {
+        // SAFETY: the row has the group by the caller's promise.
+        let [_, _, codes @ ..] = unsafe { &*at.add(k) };
+        V::from_words(words(codes))
     }
 
     #[inline(always)]
@@ -105,13 +113,10 @@ pub(super) fn products<V: Loops + Words>(view: &Q1t<'_>, job: Job<'_>) {
     let Job { first_row, rows, x, out, scratch } = job;
     let tiles = Tiles { tiles: view.tiles(), groups: view.cols() / GROUP };
     tile::products::<V, _>(&tiles, Job { first_row, rows, x, out: &mut *out, scratch });
-    let width = x.width();
     for r in 0..rows {
-        for [c0, c1, v0, v1] in view.row_entries(first_row + r) {
-            let (col, value) = (u16::from_le_bytes([*c0, *c1]), f16_to_f32(u16::from_le_bytes([*v0, *v1])));
-            for t in 0..x.len() {
-                out[t * rows + r] += value * x.row(t).value(width, usize::from(col));
-            }
-        }
+        let values = view.row_entries(first_row + r).iter().map(|[c0, c1, v0, v1]| {
+            (usize::from(u16::from_le_bytes([*c0, *c1])), f16_to_f32(u16::from_le_bytes([*v0, *v1])))
+        });
+        add_outliers(values, x, out, (rows, r));
     }
 }

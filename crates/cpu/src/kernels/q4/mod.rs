@@ -30,6 +30,7 @@ struct Block<'a> {
 impl<V: Nibbles> Rows<V> for Block<'_> {
     /// First group.
     type Row = usize;
+    type At = *const [u8; 16];
     const SIGNED: bool = false;
     const SHIFTED: bool = true;
     const GROUPED: bool = true;
@@ -49,9 +50,15 @@ impl<V: Nibbles> Rows<V> for Block<'_> {
     }
 
     #[inline(always)]
-    unsafe fn codes(&self, row: usize, group: usize) -> V::Codes {
+    unsafe fn at(&self, row: usize, group: usize) -> Self::At {
         // SAFETY: `row` was checked when it was made, `group` is the caller's promise.
-        V::nibbles(unsafe { self.codes.get_unchecked(row + group) })
+        unsafe { self.codes.as_ptr().add(row + group) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(at: Self::At, k: usize) -> V::Codes {
+        // SAFETY: the row has the group by the caller's promise.
+        V::nibbles(unsafe { &*at.add(k) })
     }
 
     #[inline(always)]
@@ -73,7 +80,7 @@ impl<V: Nibbles> Rows<V> for Block<'_> {
 }
 
 /// See [`Rows::TOGETHER`].
-const TOGETHER: usize = 1;
+const TOGETHER: usize = 2;
 
 /// Groups ahead of their use that memory is asked for.
 const AHEAD: usize = 64;
@@ -97,16 +104,7 @@ pub(super) fn halves_of<V: Groups>(row: &[[u8; 2]], all: &[[u8; 2]], start: usiz
 #[inline(always)]
 pub(super) fn tile_scales<V: Groups, const N: usize>(row: &[[u8; N]], group: usize) -> V {
     match row[group..].first_chunk::<LANES>() {
-        Some(tiles) => V::halves(&[
-            [tiles[0][0], tiles[0][1]],
-            [tiles[1][0], tiles[1][1]],
-            [tiles[2][0], tiles[2][1]],
-            [tiles[3][0], tiles[3][1]],
-            [tiles[4][0], tiles[4][1]],
-            [tiles[5][0], tiles[5][1]],
-            [tiles[6][0], tiles[6][1]],
-            [tiles[7][0], tiles[7][1]],
-        ]),
+        Some(tiles) => V::tile_halves(tiles),
         None => {
             let mut scales = [0.0; LANES];
             for (scale, tile) in scales.iter_mut().zip(&row[group..]) {
@@ -126,6 +124,7 @@ struct Tiles<'a> {
 impl<V: Nibbles> Rows<V> for Tiles<'_> {
     /// First tile.
     type Row = usize;
+    type At = *const [u8; 18];
     const SIGNED: bool = false;
     const SHIFTED: bool = true;
     const GROUPED: bool = true;
@@ -144,9 +143,15 @@ impl<V: Nibbles> Rows<V> for Tiles<'_> {
     }
 
     #[inline(always)]
-    unsafe fn codes(&self, row: usize, group: usize) -> V::Codes {
+    unsafe fn at(&self, row: usize, group: usize) -> Self::At {
         // SAFETY: `row` was checked when it was made, `group` is the caller's promise.
-        let [_, _, codes @ ..] = unsafe { self.tiles.get_unchecked(row + group) };
+        unsafe { self.tiles.as_ptr().add(row + group) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(at: Self::At, k: usize) -> V::Codes {
+        // SAFETY: the row has the group by the caller's promise.
+        let [_, _, codes @ ..] = unsafe { &*at.add(k) };
         V::nibbles(codes)
     }
 

@@ -45,6 +45,7 @@ struct Row<'a> {
 
 impl<'a, V: Packed, const B: usize> Rows<V> for OfWidth<'a, B> {
     type Row = Row<'a>;
+    type At = &'a [u8];
     const SIGNED: bool = true;
     const SHIFTED: bool = true;
     const GROUPED: bool = true;
@@ -64,10 +65,15 @@ impl<'a, V: Packed, const B: usize> Rows<V> for OfWidth<'a, B> {
     }
 
     #[inline(always)]
-    unsafe fn codes(&self, row: Row<'a>, group: usize) -> V::Codes {
-        let start = group * 4 * B;
-        // SAFETY: the row has the group by the caller's promise, so `start` is inside.
-        let rest = unsafe { row.codes.get_unchecked(start..) };
+    unsafe fn at(&self, row: Row<'a>, group: usize) -> &'a [u8] {
+        // SAFETY: the row has the group by the caller's promise, so it starts inside.
+        unsafe { row.codes.get_unchecked(group * 4 * B..) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(at: &'a [u8], k: usize) -> V::Codes {
+        // SAFETY: as above.
+        let rest = unsafe { at.get_unchecked(k * 4 * B..) };
         let middle = middle(B).0 as i8;
         match rest.first_chunk() {
             Some(window) => V::bits::<B>(window, middle),
