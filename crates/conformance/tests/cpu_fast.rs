@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use cortiq_conformance::{Divergence, Model, alone, convert_fixture, divergence, golden, open_model};
-use cortiq_cpu::{CpuOptions, Isa};
+use cortiq_cpu::{CpuOptions, InputBits, Isa};
 use cortiq_model::Precision;
 use cortiq_quant::Encoding;
 
@@ -20,13 +20,15 @@ fn check(name: &str, encoding: &Encoding) {
     let folder = tempfile::tempdir().unwrap();
     let model = open_model(&convert_fixture(name, encoding.clone(), folder.path()));
     let ids = golden(name).sequences.swap_remove(2).input_ids;
-    for isa in Isa::available() {
+    let bits = [InputBits::Eight, InputBits::Sixteen];
+    for (isa, input_bits) in Isa::available().into_iter().flat_map(|isa| bits.map(|bits| (isa, bits))) {
         for chunk in [1, 5, 64] {
-            let options = CpuOptions { threads: 2, isa, precision: Precision::Fast, ..CpuOptions::default() };
+            let precision = Precision::Fast;
+            let options = CpuOptions { threads: 2, isa, precision, input_bits, ..CpuOptions::default() };
             let rows = compare(&model, &ids, options, chunk);
             let mean_kl = rows.iter().map(|d| d.kl).sum::<f64>() / rows.len() as f64;
             let cosine = rows.iter().map(|d| d.cosine).fold(1.0, f64::min);
-            let what = format!("{name} {encoding:?}, {}, {chunk} at a time", isa.name());
+            let what = format!("{name} {encoding:?}, {}, {input_bits:?} bits, {chunk} at a time", isa.name());
             println!("{what}: mean KL {mean_kl:.2e}, least cosine {cosine:.6}");
             assert!(mean_kl <= 2e-3 && cosine >= 0.999, "{what}: mean KL {mean_kl}, least cosine {cosine}");
         }

@@ -8,7 +8,7 @@ use cortiq_model::{
 };
 use cortiq_quant::MatrixView;
 
-use crate::kernels::{Inputs, Isa, Width};
+use crate::kernels::{InputBits, Inputs, Isa};
 use crate::ops;
 use crate::pool::{Pool, WorkerPanicked};
 
@@ -23,6 +23,9 @@ pub struct CpuOptions {
     pub kv: KvDtype,
     /// Whether inputs of quantised matrices are quantised too.
     pub precision: Precision,
+    /// How finely, in the fast mode: 8 bits are faster where weights take few bytes, and change the perplexity of a
+    /// small model by some thousandths; 16 bits by less than one in ten thousand.
+    pub input_bits: InputBits,
 }
 
 impl Default for CpuOptions {
@@ -30,7 +33,13 @@ impl Default for CpuOptions {
     /// mode.
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { threads, isa: Isa::detect(), kv: KvDtype::default(), precision: Precision::default() }
+        Self {
+            threads,
+            isa: Isa::detect(),
+            kv: KvDtype::default(),
+            precision: Precision::default(),
+            input_bits: InputBits::default(),
+        }
     }
 }
 
@@ -80,6 +89,7 @@ pub(crate) struct Model {
     taps: Vec<Vec<f32>>,
     pub(crate) isa: Isa,
     precision: Precision,
+    input_bits: InputBits,
 }
 
 /// The parts that a step changes.
@@ -108,9 +118,10 @@ impl Model {
         &self.matrices.borrow_dependent()[id.0]
     }
 
-    /// Width of quantised inputs: `width` in the fast mode; none in the exact one, where inputs stay f32.
-    pub(crate) fn fast(&self, width: Width) -> Option<Width> {
-        (self.precision == Precision::Fast).then_some(width)
+    /// Bits of quantised inputs in the fast mode, `least` or more; none in the exact mode, where inputs stay f32.
+    pub(crate) fn fast(&self, least: InputBits) -> Option<InputBits> {
+        let bits = if least == InputBits::Sixteen { least } else { self.input_bits };
+        (self.precision == Precision::Fast).then_some(bits)
     }
 
     /// Taps of a convolution, `[kernel, channels]`.
@@ -160,8 +171,8 @@ impl CpuExecutor {
             program.matrices.iter().map(view).collect::<Result<Views<'_>, ModelError>>()
         })?;
         let taps = all_taps(&program);
-        let CpuOptions { isa, precision, .. } = options;
-        let model = Model { program, matrices, taps, isa, precision };
+        let CpuOptions { isa, precision, input_bits, .. } = options;
+        let model = Model { program, matrices, taps, isa, precision, input_bits };
         Ok(Self { model, run, trunk: HiddenRows::default(), drafted: HiddenRows::default() })
     }
 
@@ -208,7 +219,7 @@ impl Run {
             match op {
                 Op::Embed { table, scale, out } => ops::embed(model, self, batch.tokens, *table, *scale, *out),
                 Op::Norm { input, weight, eps, out } => ops::norm(model, self, *input, *weight, *eps, *out),
-                Op::Linear { input, parts } => ops::linear(model, self, *input, parts, input_width(ops, index))?,
+                Op::Linear { input, parts } => ops::linear(model, self, *input, parts, least_input_bits(ops, index))?,
                 Op::QkNormRopeStore(op) => ops::qk_norm_rope_store(model, self, batch, op)?,
                 Op::Attention(op) => ops::attention(model, self, batch, op)?,
                 Op::SplitGate { input, q, gate, head_dim } => ops::split_gate(self, *input, *q, *gate, *head_dim),
@@ -228,12 +239,12 @@ impl Run {
     }
 }
 
-/// Width of the quantised inputs of a linear operation. The delta rule adds up what it is given over the whole
-/// sequence, so the projections around it take 16 bits.
-fn input_width(ops: &[Op], index: usize) -> Width {
+/// Least bits of the quantised inputs of a linear operation. The delta rule adds up what it is given over the whole
+/// sequence, so the projections around it take 16.
+fn least_input_bits(ops: &[Op], index: usize) -> InputBits {
     let before = index.checked_sub(1).and_then(|before| ops.get(before));
     let delta = |op: Option<&Op>| matches!(op, Some(Op::GatedDelta(_)));
-    if delta(before) || delta(ops.get(index + 1)) { Width::Sixteen } else { Width::Eight }
+    if delta(before) || delta(ops.get(index + 1)) { InputBits::Sixteen } else { InputBits::Eight }
 }
 
 impl Executor for CpuExecutor {

@@ -5,7 +5,7 @@ use cortiq_model::ModelError;
 use cortiq_quant::{MatrixView, random_payload};
 
 use crate::Isa;
-use crate::kernels::{Inputs, Job, Width, takes};
+use crate::kernels::{InputBits, Inputs, Job, takes};
 use crate::pool::Pool;
 
 /// Rows that are multiplied at a time.
@@ -56,7 +56,7 @@ impl Products {
     pub fn run(&mut self) -> Result<f32, ModelError> {
         let view = self.matrix.borrow_dependent();
         self.inputs.clear();
-        let index = self.inputs.prepare(&mut self.pool, self.isa, view, &self.x, Width::Eight)?;
+        let index = self.inputs.prepare(&mut self.pool, self.isa, view, &self.x, InputBits::Eight)?;
         let (x, tokens) = (self.inputs.rows(index), self.x.len() / view.cols());
         let mut sum = 0.0;
         for first_row in (0..view.rows()).step_by(ROWS) {

@@ -17,4 +17,4 @@ mod ops;
 mod pool;
 
 pub use executor::{CpuExecutor, CpuOptions};
-pub use kernels::{BANDWIDTH_BYTES, Isa, read_bandwidth};
+pub use kernels::{BANDWIDTH_BYTES, InputBits, Isa, read_bandwidth};

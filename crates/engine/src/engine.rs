@@ -151,7 +151,7 @@ impl Engine {
                 if threads == 0 || threads > 1024 {
                     return Err(EngineError::Threads(threads));
                 }
-                let options = CpuOptions { threads, isa: Isa::detect(), kv, precision: options.precision };
+                let options = CpuOptions { threads, isa: Isa::detect(), kv, precision: options.precision, ..defaults };
                 Box::new(CpuExecutor::new(program, weights, limits, options)?)
             }
         };

@@ -20,7 +20,8 @@ mod vbit;
 
 pub use bandwidth::{BANDWIDTH_BYTES, read_bandwidth};
 pub(crate) use delta::DeltaSteps;
-pub(crate) use packed::{InputRows, Inputs, Job, Width, takes};
+pub use packed::InputBits;
+pub(crate) use packed::{InputRows, Inputs, Job, takes};
 pub(crate) use products::{Left, Right};
 
 /// Kernels for an instruction set that this processor has: there is no other way to make one.

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::product::{Product, Source, prepare};
 use crate::executor::{Model, Run};
-use crate::kernels::{Inputs, Isa, Width};
+use crate::kernels::{InputBits, Inputs, Isa};
 use crate::pool::{ColumnTile, Columns, Pool, Scratch};
 
 /// Rows of an item for one token: some tens of kilobytes, to be streamed.
@@ -67,10 +67,10 @@ pub(super) fn item_shape(tokens: usize, rows: usize, threads: usize) -> (usize, 
     (ROWS_OF_MANY, part)
 }
 
-/// How products are computed: kernels, the width of quantised inputs (none: all in f32), and where they are kept.
+/// How products are computed: kernels, the bits of quantised inputs (none: all in f32), and where they are kept.
 pub(super) struct Arithmetic<'a> {
     pub(super) isa: Isa,
-    pub(super) width: Option<Width>,
+    pub(super) width: Option<InputBits>,
     pub(super) inputs: &'a mut Inputs,
 }
 
@@ -97,13 +97,13 @@ pub(super) fn matmul(
     Ok(())
 }
 
-/// All parts of a linear operation in one dispatch, with inputs of `width` where the mode is fast.
+/// All parts of a linear operation in one dispatch, with inputs of at least `width` where the mode is fast.
 pub(crate) fn linear(
     model: &Model,
     run: &mut Run,
     input: Slot,
     parts: &[LinearPart],
-    width: Width,
+    width: InputBits,
 ) -> Result<(), ModelError> {
     let Run { slots, pool, inputs, .. } = run;
     let weights: SmallVec<[Weight<'_>; 4]> = parts.iter().map(|part| Weight::new(model, part)).collect();
@@ -130,7 +130,7 @@ pub(crate) fn head(model: &Model, run: &mut Run, rows: &[usize], op: &HeadOp) ->
     logits.resize(rows.len() * model.program.vocab_size, 0.0);
     let weight = Weight { view: model.matrix(op.weight), bias: None };
     let columns = Columns::new(logits, model.program.vocab_size);
-    let arithmetic = Arithmetic { isa: model.isa, width: model.fast(Width::Eight), inputs };
+    let arithmetic = Arithmetic { isa: model.isa, width: model.fast(InputBits::Eight), inputs };
     matmul(pool, arithmetic, head_input, &[weight], &[columns])?;
     if let Some(cap) = op.softcap {
         logits.iter_mut().for_each(|l| *l = cap * (*l / cap).tanh());

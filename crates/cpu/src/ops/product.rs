@@ -9,7 +9,7 @@ use std::ops::Range;
 use cortiq_model::ModelError;
 use cortiq_quant::MatrixView;
 
-use crate::kernels::{InputRows, Inputs, Isa, Job, Width, takes};
+use crate::kernels::{InputBits, InputRows, Inputs, Isa, Job, takes};
 use crate::pool::Pool;
 
 /// Weight rows that are decoded together: as many as one register tile uses.
@@ -31,7 +31,7 @@ pub(super) fn prepare(
     inputs: &mut Inputs,
     view: &MatrixView<'_>,
     x: &[f32],
-    width: Option<Width>,
+    width: Option<InputBits>,
 ) -> Result<Option<usize>, ModelError> {
     match width {
         Some(width) if takes(view) => Ok(Some(inputs.prepare(pool, isa, view, x, width)?)),

@@ -13,7 +13,7 @@ use cortiq_quant::GROUP;
 use super::super::avx2::Avx2;
 use super::groups::{Bits8, Bits16, Groups, Loops};
 use super::tile::{self, Rows, Unpacked};
-use super::{Job, Width, input};
+use super::{InputBits, Job, input};
 
 /// Adds pairs of 16 bits to 32.
 #[inline(always)]
@@ -187,10 +187,10 @@ impl Loops for Avx2 {
 
 /// See [`super::super::Isa::quantise`].
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn quantise(x: &[f32], columns: Option<&[[u8; 2]]>, width: Width, record: &mut [f32]) {
+pub(super) fn quantise(x: &[f32], columns: Option<&[[u8; 2]]>, width: InputBits, record: &mut [f32]) {
     match (columns, width) {
-        (None, Width::Eight) => input::quantise(x, None, Width::Eight, record),
-        (None, Width::Sixteen) => input::quantise(x, None, Width::Sixteen, record),
+        (None, InputBits::Eight) => input::quantise(x, None, InputBits::Eight, record),
+        (None, InputBits::Sixteen) => input::quantise(x, None, InputBits::Sixteen, record),
         (columns, width) => input::quantise(x, columns, width, record),
     }
 }

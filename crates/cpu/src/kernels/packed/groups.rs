@@ -35,7 +35,7 @@ pub(crate) trait Groups: Lanes {
     fn prefetch(at: *const u8);
 }
 
-/// Width of an input's codes.
+/// Bits of an input's codes.
 pub(crate) trait Input<V: Groups> {
     /// Codes of a group.
     type Group;

@@ -11,15 +11,16 @@ use crate::pool::{Pool, WorkerPanicked};
 const ALONE: usize = 1 << 14;
 
 /// Bits of an input code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Width {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InputBits {
     /// -127 to 127.
     Eight,
-    /// -32767 to 32767, for operations that are sensitive to their inputs.
+    /// -32767 to 32767.
+    #[default]
     Sixteen,
 }
 
-impl Width {
+impl InputBits {
     fn largest(self) -> f32 {
         match self {
             Self::Eight => 127.0,
@@ -45,7 +46,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(cols: usize, width: Width) -> Self {
+    fn of(cols: usize, width: InputBits) -> Self {
         let groups = cols / GROUP;
         let padded = groups.next_multiple_of(LANES);
         Self { padded, words: 2 * padded + groups * width.words() }
@@ -67,7 +68,7 @@ struct Entry {
     source: (*const f32, usize),
     /// Column scales that are in them.
     columns: *const [u8; 2],
-    width: Width,
+    width: InputBits,
     start: usize,
     layout: Layout,
     rows: usize,
@@ -102,7 +103,7 @@ impl Inputs {
         isa: Isa,
         view: &MatrixView<'_>,
         x: &[f32],
-        width: Width,
+        width: InputBits,
     ) -> Result<usize, WorkerPanicked> {
         let (cols, columns) = (view.cols(), column_scales(view));
         let columns_at = columns.map_or(std::ptr::null(), <[_]>::as_ptr);
@@ -142,7 +143,7 @@ impl Inputs {
 pub(crate) struct InputRows<'a> {
     words: &'a [f32],
     layout: Layout,
-    width: Width,
+    width: InputBits,
     cols: usize,
 }
 
@@ -158,7 +159,7 @@ impl<'a> InputRows<'a> {
     }
 
     /// Bits of the codes.
-    pub(crate) fn width(&self) -> Width {
+    pub(crate) fn width(&self) -> InputBits {
         self.width
     }
 
@@ -191,10 +192,10 @@ pub(crate) struct InputRow<'a> {
 impl InputRow<'_> {
     /// The value that a column stands for.
     #[inline(always)]
-    pub(crate) fn value(&self, width: Width, col: usize) -> f32 {
+    pub(crate) fn value(&self, width: InputBits, col: usize) -> f32 {
         let code = match width {
-            Width::Eight => f32::from(self.codes[col] as i8),
-            Width::Sixteen => f32::from(i16::from_ne_bytes([self.codes[2 * col], self.codes[2 * col + 1]])),
+            InputBits::Eight => f32::from(self.codes[col] as i8),
+            InputBits::Sixteen => f32::from(i16::from_ne_bytes([self.codes[2 * col], self.codes[2 * col + 1]])),
         };
         code * self.scales[col / GROUP]
     }
@@ -208,7 +209,7 @@ const ROUNDER: f32 = 12_582_912.0;
 
 /// See [`Isa::quantise`]. A value that is not finite makes the scale of its group so, and with it the products.
 #[inline(always)]
-pub(super) fn quantise(x: &[f32], columns: Option<&[[u8; 2]]>, width: Width, record: &mut [f32]) {
+pub(super) fn quantise(x: &[f32], columns: Option<&[[u8; 2]]>, width: InputBits, record: &mut [f32]) {
     let layout = Layout::of(x.len(), width);
     let (scales, rest) = record.split_at_mut(layout.padded);
     let (sums, codes) = rest.split_at_mut(layout.padded);
@@ -229,11 +230,11 @@ pub(super) fn quantise(x: &[f32], columns: Option<&[[u8; 2]]>, width: Width, rec
         *scale = step;
         *sum = step * integers.iter().sum::<i32>() as f32;
         match width {
-            Width::Eight => {
+            InputBits::Eight => {
                 let codes: &mut [i8] = bytemuck::cast_slice_mut(codes);
                 codes.iter_mut().zip(&integers).for_each(|(code, i)| *code = *i as i8);
             }
-            Width::Sixteen => {
+            InputBits::Sixteen => {
                 let codes: &mut [i16] = bytemuck::cast_slice_mut(codes);
                 codes.iter_mut().zip(&integers).for_each(|(code, i)| *code = *i as i16);
             }

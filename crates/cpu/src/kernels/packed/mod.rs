@@ -33,7 +33,8 @@ use super::vbit::Packed;
 use super::{Isa, Kind, q1, q1t, q4, q8, vbit};
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx2::{load_half, two_words};
-pub(crate) use input::{InputRows, Inputs, Width};
+pub use input::InputBits;
+pub(crate) use input::{InputRows, Inputs};
 pub(crate) use job::Job;
 pub(super) use outliers::add_outliers;
 
@@ -79,7 +80,7 @@ impl Isa {
     }
 
     /// Quantises one row of `x`, times `columns` where there are some, into a record of [`Inputs`].
-    fn quantise(self, x: &[f32], columns: Option<&[[u8; 2]]>, width: Width, record: &mut [f32]) {
+    fn quantise(self, x: &[f32], columns: Option<&[[u8; 2]]>, width: InputBits, record: &mut [f32]) {
         match self.0 {
             Kind::Portable => input::quantise(x, columns, width, record),
             #[cfg(target_arch = "x86_64")]

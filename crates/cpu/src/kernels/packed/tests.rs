@@ -1,11 +1,11 @@
 use cortiq_cmf::Dtype;
 use cortiq_quant::{MatrixView, f16_to_f32, random_payload};
 
-use super::{Inputs, Job, Width};
+use super::{InputBits, Inputs, Job};
 use crate::Isa;
 use crate::pool::Pool;
 
-const WIDTHS: [Width; 2] = [Width::Eight, Width::Sixteen];
+const WIDTHS: [InputBits; 2] = [InputBits::Eight, InputBits::Sixteen];
 
 const DTYPES: [Dtype; 9] = [
     Dtype::Q8Row,
@@ -27,7 +27,7 @@ fn wave(n: usize, salt: f32) -> Vec<f32> {
 }
 
 /// Rows `first..first + rows` times all rows of `x`, `[tokens, rows]`.
-fn run(isa: Isa, view: &MatrixView<'_>, x: &[f32], width: Width, first: usize, rows: usize) -> Vec<f32> {
+fn run(isa: Isa, view: &MatrixView<'_>, x: &[f32], width: InputBits, first: usize, rows: usize) -> Vec<f32> {
     let (mut pool, mut inputs) = (Pool::new(1).unwrap(), Inputs::default());
     let index = inputs.prepare(&mut pool, isa, view, x, width).unwrap();
     let x = inputs.rows(index);
@@ -38,7 +38,7 @@ fn run(isa: Isa, view: &MatrixView<'_>, x: &[f32], width: Width, first: usize, r
 }
 
 /// The same from decoded weights and the values that the quantised inputs stand for, and the sum of magnitudes.
-fn plain(isa: Isa, view: &MatrixView<'_>, x: &[f32], width: Width) -> Vec<(f64, f64)> {
+fn plain(isa: Isa, view: &MatrixView<'_>, x: &[f32], width: InputBits) -> Vec<(f64, f64)> {
     let (mut pool, mut inputs) = (Pool::new(1).unwrap(), Inputs::default());
     let index = inputs.prepare(&mut pool, isa, view, x, width).unwrap();
     let packed = inputs.rows(index);
@@ -60,7 +60,7 @@ fn plain(isa: Isa, view: &MatrixView<'_>, x: &[f32], width: Width) -> Vec<(f64, 
     out
 }
 
-fn check(what: &str, isa: Isa, view: &MatrixView<'_>, x: &[f32], width: Width) {
+fn check(what: &str, isa: Isa, view: &MatrixView<'_>, x: &[f32], width: InputBits) {
     let rows = view.rows();
     let together = run(isa, view, x, width, 0, rows);
     for (ours, (exact, size)) in together.iter().zip(plain(isa, view, x, width)) {
@@ -99,9 +99,9 @@ fn a_part_of_the_rows_is_the_same_as_in_the_whole() {
             let view = MatrixView::new(dtype, &payload, rows, cols).unwrap();
             for tokens in [1, 5] {
                 let x = wave(tokens * cols, 1.0);
-                let whole = run(isa, &view, &x, Width::Eight, 0, rows);
+                let whole = run(isa, &view, &x, InputBits::Eight, 0, rows);
                 for (first, count) in [(0, 3), (6, 8), (20, 1)] {
-                    let part = run(isa, &view, &x, Width::Eight, first, count);
+                    let part = run(isa, &view, &x, InputBits::Eight, first, count);
                     for t in 0..tokens {
                         let expected = &whole[t * rows + first..][..count];
                         assert_eq!(&part[t * count..][..count], expected, "{isa:?} {} {first}", dtype.name());
@@ -185,7 +185,7 @@ fn inputs_are_rounded_to_the_nearest_code() {
     let payload = random_payload(Dtype::Q8Row, 1, 96, 1).unwrap();
     let view = MatrixView::new(Dtype::Q8Row, &payload, 1, 96).unwrap();
     for isa in Isa::available() {
-        for (width, largest) in [(Width::Eight, 127.0f32), (Width::Sixteen, 32767.0)] {
+        for (width, largest) in [(InputBits::Eight, 127.0f32), (InputBits::Sixteen, 32767.0)] {
             let mut x = wave(2 * 96, 5.0);
             x[32..64].fill(0.0);
             x[96] = -7.0;
@@ -219,7 +219,7 @@ fn what_is_no_number_stays_visible() {
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut x = wave(2 * 128, 1.0);
                 x[70] = bad;
-                let out = run(isa, &view, &x, Width::Eight, 0, 3);
+                let out = run(isa, &view, &x, InputBits::Eight, 0, 3);
                 assert!(out[..3].iter().all(|y| !y.is_finite()), "{isa:?} {} {bad}: {out:?}", dtype.name());
                 assert!(out[3..].iter().all(|y| y.is_finite()), "{isa:?} {} {bad}: {out:?}", dtype.name());
             }
@@ -234,7 +234,7 @@ fn rows_are_quantised_once_for_all_matrices_that_can_share_them() {
     let view = |dtype, payload| MatrixView::new(dtype, payload, 2, 64).unwrap();
     let (x, isa) = (wave(64, 1.0), Isa::detect());
     let (mut pool, mut inputs) = (Pool::new(1).unwrap(), Inputs::default());
-    let mut place = |view: MatrixView<'_>| inputs.prepare(&mut pool, isa, &view, &x, Width::Eight).unwrap();
+    let mut place = |view: MatrixView<'_>| inputs.prepare(&mut pool, isa, &view, &x, InputBits::Eight).unwrap();
     assert_eq!(place(view(Dtype::Q4Block, &plain)), 0);
     assert_eq!(place(view(Dtype::Q4Block, &plain)), 0);
     assert_eq!(place(view(Dtype::Q8_2f, &first)), 1);

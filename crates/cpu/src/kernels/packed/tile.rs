@@ -7,7 +7,7 @@ use cortiq_quant::GROUP;
 
 use super::super::tile::LANES;
 use super::groups::{Groups, Input, Loops};
-use super::input::{InputRow, Width};
+use super::input::{InputBits, InputRow};
 use super::job::Job;
 
 /// Rows of one dtype, as groups of 32 codes of a byte.
@@ -235,15 +235,15 @@ pub(crate) fn products<V: Loops, M: Rows<V>>(matrix: &M, mut job: Job<'_>) {
 /// Products of one input with rows as they are.
 pub(crate) fn one_of<V: Loops, M: Rows<V>>(matrix: &M, job: &mut Job<'_>) {
     match job.x.width() {
-        Width::Eight => V::one8(matrix, job),
-        Width::Sixteen => V::one16(matrix, job),
+        InputBits::Eight => V::one8(matrix, job),
+        InputBits::Sixteen => V::one16(matrix, job),
     }
 }
 
 fn many_of<V: Loops, M: Rows<V>>(matrix: &M, job: &mut Job<'_>) {
     match job.x.width() {
-        Width::Eight => V::many8(matrix, job),
-        Width::Sixteen => V::many16(matrix, job),
+        InputBits::Eight => V::many8(matrix, job),
+        InputBits::Sixteen => V::many16(matrix, job),
     }
 }
 

@@ -18,7 +18,7 @@ use super::linear::{Arithmetic, Weight, item_shape, matmul};
 use super::product::{Product, Source, prepare};
 use super::softmax::sigmoid;
 use crate::executor::{Model, Run};
-use crate::kernels::{Inputs, Width};
+use crate::kernels::{InputBits, Inputs};
 use crate::pool::{ColumnTile, Columns, Pool, Scratch};
 use router::{Choice, Work};
 
@@ -170,7 +170,7 @@ impl<'a> Layer<'a> {
         inputs.clear();
         let mut places = SmallVec::<[[Option<usize>; 2]; 16]>::new();
         for unit in units {
-            let mut place = |view| prepare(pool, isa, inputs, view, rows_of(unit), self.model.fast(Width::Eight));
+            let mut place = |view| prepare(pool, isa, inputs, view, rows_of(unit), self.model.fast(InputBits::Eight));
             places.push([place(unit.gate)?, place(unit.up)?]);
         }
         let shape = self.item_shape(pool, units);
@@ -211,7 +211,7 @@ impl<'a> Layer<'a> {
         inputs.clear();
         let mut places = SmallVec::<[Option<usize>; 16]>::new();
         for (unit, x) in units.iter().zip(&sources) {
-            places.push(prepare(pool, isa, inputs, unit.down, x, self.model.fast(Width::Eight))?);
+            places.push(prepare(pool, isa, inputs, unit.down, x, self.model.fast(InputBits::Eight))?);
         }
         let shape = self.item_shape(pool, units);
         pool.run_grid(&columns, shape, 1, |scratch, index, tile| {
