@@ -73,7 +73,7 @@ impl From<BackendName> for Backend {
 pub enum PrecisionName {
     /// f32 activations
     Exact,
-    /// int8 activations for quantised weights, f16 inputs of a GPU's matrix units
+    /// Activations quantised for quantised weights: 16 bits on the CPU, 8 bits or f16 on a GPU
     #[default]
     Fast,
 }
@@ -97,8 +97,8 @@ pub struct GpuFlags {
     /// Accept a GPU that is software, such as llvmpipe
     #[arg(long)]
     pub software_gpu: bool,
-    /// Arithmetic of the gpu executor
-    #[arg(long, value_enum, default_value_t, value_name = "NAME")]
+    /// Arithmetic of the cpu and the gpu executor
+    #[arg(long, value_enum, default_value_t, value_name = "NAME", help_heading = "Execution")]
     pub precision: PrecisionName,
     /// MiB of its memory that a model may use [default: CMF_GPU_VRAM_MB, else what the driver says is free]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=MAX_VRAM_MIB as u64))]

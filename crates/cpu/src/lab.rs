@@ -56,7 +56,7 @@ impl Products {
     pub fn run(&mut self) -> Result<f32, ModelError> {
         let view = self.matrix.borrow_dependent();
         self.inputs.clear();
-        let index = self.inputs.prepare(&mut self.pool, self.isa, view, &self.x, InputBits::Eight)?;
+        let index = self.inputs.prepare(&mut self.pool, self.isa, view, &self.x, InputBits::Sixteen)?;
         let (x, tokens) = (self.inputs.rows(index), self.x.len() / view.cols());
         let mut sum = 0.0;
         for first_row in (0..view.rows()).step_by(ROWS) {

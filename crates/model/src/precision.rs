@@ -5,7 +5,8 @@
 pub enum Precision {
     /// f32 activations.
     Exact,
-    /// int8 activations for quantised weights; on a GPU also f16 inputs of matrix units.
+    /// Activations quantised for quantised weights: to 16 bits on the CPU, to 8 bits on a GPU, whose matrix units also take
+    /// f16 inputs.
     #[default]
     Fast,
 }

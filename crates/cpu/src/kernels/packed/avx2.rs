@@ -2,10 +2,10 @@
 
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _MM_HINT_T0, _mm_cvtsi64_si128, _mm_insert_epi64, _mm_loadu_si128, _mm_prefetch,
-    _mm_set_epi16, _mm256_abs_epi8, _mm256_add_epi32, _mm256_and_ps, _mm256_castsi256_ps, _mm256_castsi256_si128,
-    _mm256_cmpgt_epi32, _mm256_cvtepi8_epi16, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_cvtph_ps,
-    _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi16,
-    _mm256_set1_epi32, _mm256_setr_epi32, _mm256_sign_epi8, _mm256_storeu_si256,
+    _mm_set_epi16, _mm256_abs_epi8, _mm256_add_epi32, _mm256_and_ps, _mm256_and_si256, _mm256_castsi256_ps,
+    _mm256_castsi256_si128, _mm256_cmpgt_epi32, _mm256_cvtepi8_epi16, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16,
+    _mm256_cvtph_ps, _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
+    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setr_epi32, _mm256_sign_epi8, _mm256_srli_epi16, _mm256_storeu_si256,
 };
 
 use cortiq_quant::GROUP;
@@ -105,6 +105,16 @@ impl Groups for Avx2 {
     }
 
     #[inline(always)]
+    fn dot16_nibbles(weights: &[u8; 16], x: &[u8; 2 * GROUP]) -> Self {
+        // SAFETY: AVX2 as above.
+        let (low, high) = unsafe {
+            let wide = _mm256_cvtepu8_epi16(load_half(weights));
+            (_mm256_and_si256(wide, _mm256_set1_epi16(15)), _mm256_srli_epi16::<4>(wide))
+        };
+        Self(dot16(low, high, x))
+    }
+
+    #[inline(always)]
     fn halves(source: &[[u8; 2]; 8]) -> Self {
         // SAFETY: sixteen bytes are readable; F16C is checked for together with AVX2.
         Self(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(source.as_ptr().cast())) })
@@ -187,10 +197,11 @@ impl Loops for Avx2 {
 
 /// See [`super::super::Isa::quantise`].
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn quantise(x: &[f32], columns: Option<&[[u8; 2]]>, width: InputBits, record: &mut [f32]) {
-    match (columns, width) {
-        (None, InputBits::Eight) => input::quantise(x, None, InputBits::Eight, record),
-        (None, InputBits::Sixteen) => input::quantise(x, None, InputBits::Sixteen, record),
-        (columns, width) => input::quantise(x, columns, width, record),
+pub(super) fn quantise(x: &[f32], columns: Option<&[[u8; 2]]>, form: (InputBits, bool), record: &mut [f32]) {
+    match (columns, form) {
+        (None, (InputBits::Eight, false)) => input::quantise(x, None, (InputBits::Eight, false), record),
+        (None, (InputBits::Sixteen, false)) => input::quantise(x, None, (InputBits::Sixteen, false), record),
+        (None, (InputBits::Sixteen, true)) => input::quantise(x, None, (InputBits::Sixteen, true), record),
+        (columns, form) => input::quantise(x, columns, form, record),
     }
 }

@@ -25,6 +25,8 @@ pub(crate) trait Groups: Lanes {
     fn dot16_signed(weights: Self::Codes, x: &[u8; 2 * GROUP]) -> Self;
     /// Weights 0 to 255 times inputs of 16 bits.
     fn dot16_unsigned(weights: Self::Codes, x: &[u8; 2 * GROUP]) -> Self;
+    /// Weights in the low halves of bytes, then in the high ones, times inputs of 16 bits.
+    fn dot16_nibbles(weights: &[u8; 16], x: &[u8; 2 * GROUP]) -> Self;
     /// Eight f16.
     fn halves(source: &[[u8; 2]; 8]) -> Self;
     /// Eight f16 at the front of tiles.
@@ -48,6 +50,8 @@ pub(crate) trait Input<V: Groups> {
     fn dot_signed(weights: V::Codes, x: &Self::Group) -> V;
     /// Weights 0 to 127 times inputs.
     fn dot_unsigned(weights: V::Codes, x: &Self::Group) -> V;
+    /// Weights in the halves of bytes, whose codes are `unpacked` with the low halves first, times inputs.
+    fn dot_nibbles(weights: &[u8; 16], unpacked: V::Codes, x: &Self::Group) -> V;
 }
 
 /// Inputs of 8 bits.
@@ -74,6 +78,11 @@ impl<V: Groups> Input<V> for Bits8 {
     fn dot_unsigned(weights: V::Codes, x: &Self::Group) -> V {
         V::dot8_unsigned(weights, x)
     }
+
+    #[inline(always)]
+    fn dot_nibbles(_weights: &[u8; 16], unpacked: V::Codes, x: &Self::Group) -> V {
+        V::dot8_unsigned(unpacked, x)
+    }
 }
 
 impl<V: Groups> Input<V> for Bits16 {
@@ -93,6 +102,11 @@ impl<V: Groups> Input<V> for Bits16 {
     #[inline(always)]
     fn dot_unsigned(weights: V::Codes, x: &Self::Group) -> V {
         V::dot16_unsigned(weights, x)
+    }
+
+    #[inline(always)]
+    fn dot_nibbles(weights: &[u8; 16], _unpacked: V::Codes, x: &Self::Group) -> V {
+        V::dot16_nibbles(weights, x)
     }
 }
 

@@ -68,6 +68,7 @@ struct Entry {
     source: (*const f32, usize),
     /// Column scales that are in them.
     columns: *const [u8; 2],
+    split: bool,
     width: InputBits,
     start: usize,
     layout: Layout,
@@ -79,6 +80,11 @@ struct Entry {
 unsafe impl Send for Entry {}
 // SAFETY: as above.
 unsafe impl Sync for Entry {}
+
+/// Whether codes of a group are kept as even columns, then odd ones: weights of four bits come out in that order.
+fn splits(view: &MatrixView<'_>) -> bool {
+    matches!(view, MatrixView::Q4Block(_) | MatrixView::Q4Tiled(_))
+}
 
 /// Column scales of a matrix, which belong to its input.
 fn column_scales<'a>(view: &MatrixView<'a>) -> Option<&'a [[u8; 2]]> {
@@ -105,10 +111,12 @@ impl Inputs {
         x: &[f32],
         width: InputBits,
     ) -> Result<usize, WorkerPanicked> {
-        let (cols, columns) = (view.cols(), column_scales(view));
+        let (cols, columns, split) = (view.cols(), column_scales(view), splits(view));
         let columns_at = columns.map_or(std::ptr::null(), <[_]>::as_ptr);
         let source = (x.as_ptr(), x.len());
-        let known = |e: &Entry| e.source == source && e.columns == columns_at && e.width == width && e.cols == cols;
+        let known = |e: &Entry| {
+            e.source == source && e.columns == columns_at && e.split == split && e.width == width && e.cols == cols
+        };
         if let Some(index) = self.entries.iter().position(known) {
             return Ok(index);
         }
@@ -118,7 +126,7 @@ impl Inputs {
             self.words.resize(self.used, 0.0);
         }
         let quantise = |row: usize, record: &mut [f32]| {
-            isa.quantise(&x[row * cols..(row + 1) * cols], columns, width, record);
+            isa.quantise(&x[row * cols..(row + 1) * cols], columns, (width, split), record);
         };
         let records = &mut self.words[start..self.used];
         if x.len() <= ALONE {
@@ -126,7 +134,7 @@ impl Inputs {
         } else {
             pool.run_parts(records, layout.words, 1, |_, row, record| quantise(row, record))?;
         }
-        self.entries.push(Entry { source, columns: columns_at, width, start, layout, rows, cols });
+        self.entries.push(Entry { source, columns: columns_at, split, width, start, layout, rows, cols });
         Ok(self.entries.len() - 1)
     }
 
@@ -134,7 +142,7 @@ impl Inputs {
     pub(crate) fn rows(&self, index: usize) -> InputRows<'_> {
         let entry = &self.entries[index];
         let words = &self.words[entry.start..entry.start + entry.rows * entry.layout.words];
-        InputRows { words, layout: entry.layout, width: entry.width, cols: entry.cols }
+        InputRows { words, layout: entry.layout, split: entry.split, width: entry.width, cols: entry.cols }
     }
 }
 
@@ -143,6 +151,7 @@ impl Inputs {
 pub(crate) struct InputRows<'a> {
     words: &'a [f32],
     layout: Layout,
+    split: bool,
     width: InputBits,
     cols: usize,
 }
@@ -174,7 +183,7 @@ impl<'a> InputRows<'a> {
         let record = &self.words[index * self.layout.words..][..self.layout.words];
         let (scales, rest) = record.split_at(self.layout.padded);
         let (sums, codes) = rest.split_at(self.layout.padded);
-        InputRow { scales, sums, codes: bytemuck::cast_slice(codes) }
+        InputRow { scales, sums, codes: bytemuck::cast_slice(codes), split: self.split }
     }
 }
 
@@ -187,15 +196,19 @@ pub(crate) struct InputRow<'a> {
     pub(crate) sums: &'a [f32],
     /// Codes, one or two bytes each.
     pub(crate) codes: &'a [u8],
+    /// Whether even columns of a group come first.
+    split: bool,
 }
 
 impl InputRow<'_> {
     /// The value that a column stands for.
     #[inline(always)]
     pub(crate) fn value(&self, width: InputBits, col: usize) -> f32 {
+        let k = col % GROUP;
+        let at = if self.split { col - k + k % 2 * (GROUP / 2) + k / 2 } else { col };
         let code = match width {
-            InputBits::Eight => f32::from(self.codes[col] as i8),
-            InputBits::Sixteen => f32::from(i16::from_ne_bytes([self.codes[2 * col], self.codes[2 * col + 1]])),
+            InputBits::Eight => f32::from(self.codes[at] as i8),
+            InputBits::Sixteen => f32::from(i16::from_ne_bytes([self.codes[2 * at], self.codes[2 * at + 1]])),
         };
         code * self.scales[col / GROUP]
     }
@@ -209,7 +222,7 @@ const ROUNDER: f32 = 12_582_912.0;
 
 /// See [`Isa::quantise`]. A value that is not finite makes the scale of its group so, and with it the products.
 #[inline(always)]
-pub(super) fn quantise(x: &[f32], columns: Option<&[[u8; 2]]>, width: InputBits, record: &mut [f32]) {
+pub(super) fn quantise(x: &[f32], columns: Option<&[[u8; 2]]>, (width, split): (InputBits, bool), record: &mut [f32]) {
     let layout = Layout::of(x.len(), width);
     let (scales, rest) = record.split_at_mut(layout.padded);
     let (sums, codes) = rest.split_at_mut(layout.padded);
@@ -226,9 +239,15 @@ pub(super) fn quantise(x: &[f32], columns: Option<&[[u8; 2]]>, width: InputBits,
                 &scaled
             }
         };
-        let (step, integers) = integers(x, width.largest());
+        let (step, mut integers) = integers(x, width.largest());
         *scale = step;
         *sum = step * integers.iter().sum::<i32>() as f32;
+        if split {
+            let pairs = integers;
+            for (k, pair) in pairs.as_chunks::<2>().0.iter().enumerate() {
+                (integers[k], integers[GROUP / 2 + k]) = (pair[0], pair[1]);
+            }
+        }
         match width {
             InputBits::Eight => {
                 let codes: &mut [i8] = bytemuck::cast_slice_mut(codes);

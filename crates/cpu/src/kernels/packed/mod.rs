@@ -79,13 +79,14 @@ impl Isa {
         }
     }
 
-    /// Quantises one row of `x`, times `columns` where there are some, into a record of [`Inputs`].
-    fn quantise(self, x: &[f32], columns: Option<&[[u8; 2]]>, width: InputBits, record: &mut [f32]) {
+    /// Quantises one row of `x`, times `columns` where there are some, into a record of [`Inputs`]; `form` is the width
+    /// of codes and whether even columns of a group come first.
+    fn quantise(self, x: &[f32], columns: Option<&[[u8; 2]]>, form: (InputBits, bool), record: &mut [f32]) {
         match self.0 {
-            Kind::Portable => input::quantise(x, columns, width, record),
+            Kind::Portable => input::quantise(x, columns, form, record),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: only `detect` makes this kind, on a processor with AVX2, FMA and F16C.
-            Kind::Avx2 => unsafe { avx2::quantise(x, columns, width, record) },
+            Kind::Avx2 => unsafe { avx2::quantise(x, columns, form, record) },
         }
     }
 }

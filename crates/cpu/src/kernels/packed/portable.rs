@@ -61,6 +61,12 @@ impl Groups for Plain {
     }
 
     #[inline(always)]
+    fn dot16_nibbles(weights: &[u8; 16], x: &[u8; 2 * GROUP]) -> Self {
+        let weight = |k: usize| if k < 16 { weights[k] & 15 } else { weights[k - 16] >> 4 };
+        dot(|k| i32::from(weight(k)), |k| wide(x, k))
+    }
+
+    #[inline(always)]
     fn halves(source: &[[u8; 2]; 8]) -> Self {
         let mut lanes = [0.0; LANES];
         for (lane, half) in lanes.iter_mut().zip(source) {

@@ -43,6 +43,16 @@ pub(crate) trait Rows<V: Groups> {
     /// # Safety
     /// That is below [`Rows::groups`].
     unsafe fn codes(at: Self::At, k: usize) -> V::Codes;
+    /// Products of those codes with an input, the same lanes as by way of [`Rows::codes`].
+    ///
+    /// # Safety
+    /// As [`Rows::codes`].
+    #[inline(always)]
+    unsafe fn dot<I: Input<V>>(at: Self::At, k: usize, x: &I::Group) -> V {
+        // SAFETY: by the caller's promise.
+        let codes = unsafe { Self::codes(at, k) };
+        if Self::SIGNED { I::dot_signed(codes, x) } else { I::dot_unsigned(codes, x) }
+    }
     /// Scales of eight groups from `group` on, 0 after the last group.
     ///
     /// # Safety
@@ -128,7 +138,12 @@ fn vector<V: Groups, I: Input<V>, M: Rows<V>, const R: usize, const T: usize>(
             for t in 0..T {
                 // SAFETY: as above.
                 let x_codes = unsafe { &*inputs[t].0.add(k) };
-                let dots = if M::SIGNED { I::dot_signed(codes, x_codes) } else { I::dot_unsigned(codes, x_codes) };
+                let dots = match (T, M::SIGNED) {
+                    // SAFETY: as above.
+                    (1, _) => unsafe { M::dot::<I>(at[r], k, x_codes) },
+                    (_, true) => I::dot_signed(codes, x_codes),
+                    (_, false) => I::dot_unsigned(codes, x_codes),
+                };
                 // SAFETY: as above; `k` is below LANES.
                 let factor = unsafe { if M::GROUPED { *factors[r][t].get_unchecked(k) } else { *inputs[t].1.add(k) } };
                 sums[r][t] = sums[r][t].add_product(dots, V::splat(factor));

@@ -47,7 +47,7 @@ pub(super) trait Words: Groups {
 }
 
 /// See [`Rows::TOGETHER`].
-const TOGETHER: usize = 2;
+const TOGETHER: usize = 4;
 
 /// Groups ahead of their use that memory is asked for.
 const AHEAD: usize = 96;

@@ -1,7 +1,8 @@
 //! q4_block and q4_tiled: 32 codes in 16 bytes, offset by 8, and an f16 scale per group.
 //!
-//! Bytes read per row: `cols / 32 * 18`. AVX2, instructions per 32 weights: load and widen, shift, or, and; two
-//! multiply-adds, conversion, multiply-add of floats; one for the scale's place; an eighth of the work on eight scales.
+//! Bytes read per row: `cols / 32 * 18`. AVX2, instructions per 32 weights: load and widen, mask, shift; two
+//! multiply-adds, sum, conversion, multiply-add of floats; one for the scale's place; an eighth of the work on eight
+//! scales. Inputs have the even columns of a group first, as the codes come out.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -10,13 +11,13 @@ mod portable;
 use cortiq_quant::{Q4Block, Q4Tiled, f16_to_f32};
 
 use super::packed::Job;
-use super::packed::groups::{Groups, Loops};
+use super::packed::groups::{Groups, Input, Loops};
 use super::packed::tile::{Rows, products};
 use super::tile::LANES;
 
 /// Unpacks groups of four bits.
 pub(super) trait Nibbles: Groups {
-    /// Byte `k` has code `2 k` in its low half and code `2 k + 1` in its high half.
+    /// Codes in the low halves of all bytes, the even columns, then those in the high halves.
     fn nibbles(source: &[u8; 16]) -> Self::Codes;
 }
 
@@ -62,6 +63,13 @@ impl<V: Nibbles> Rows<V> for Block<'_> {
     }
 
     #[inline(always)]
+    unsafe fn dot<I: Input<V>>(at: Self::At, k: usize, x: &I::Group) -> V {
+        // SAFETY: the row has the group by the caller's promise.
+        let codes = unsafe { &*at.add(k) };
+        I::dot_nibbles(codes, V::nibbles(codes), x)
+    }
+
+    #[inline(always)]
     unsafe fn scales(&self, row: usize, group: usize) -> V {
         V::prefetch(self.codes.as_ptr().wrapping_add(row + group + AHEAD).cast());
         V::prefetch(self.codes.as_ptr().wrapping_add(row + group + AHEAD + 4).cast());
@@ -80,7 +88,7 @@ impl<V: Nibbles> Rows<V> for Block<'_> {
 }
 
 /// See [`Rows::TOGETHER`].
-const TOGETHER: usize = 2;
+const TOGETHER: usize = 4;
 
 /// Groups ahead of their use that memory is asked for.
 const AHEAD: usize = 64;
@@ -153,6 +161,13 @@ impl<V: Nibbles> Rows<V> for Tiles<'_> {
         // SAFETY: the row has the group by the caller's promise.
         let [_, _, codes @ ..] = unsafe { &*at.add(k) };
         V::nibbles(codes)
+    }
+
+    #[inline(always)]
+    unsafe fn dot<I: Input<V>>(at: Self::At, k: usize, x: &I::Group) -> V {
+        // SAFETY: the row has the group by the caller's promise.
+        let [_, _, codes @ ..] = unsafe { &*at.add(k) };
+        I::dot_nibbles(codes, V::nibbles(codes), x)
     }
 
     #[inline(always)]

@@ -9,8 +9,8 @@ impl Nibbles for Plain {
     #[inline(always)]
     fn nibbles(source: &[u8; 16]) -> [u8; GROUP] {
         let mut codes = [0; GROUP];
-        for (pair, byte) in codes.as_chunks_mut::<2>().0.iter_mut().zip(source) {
-            *pair = [byte & 15, byte >> 4];
+        for (k, byte) in source.iter().enumerate() {
+            (codes[k], codes[GROUP / 2 + k]) = (byte & 15, byte >> 4);
         }
         codes
     }
