@@ -1,7 +1,8 @@
 //! q8_row and q8_2f: a byte per weight, a scale per row; the column scales of q8_2f are in the quantised input.
 //!
-//! Bytes read per row: `cols` and 2. AVX2, instructions per 32 weights with four rows at a time: load, magnitude, sign of
-//! the input, two multiply-adds, conversion, multiply-add of floats, and a quarter of loads of input and its scale; 7 1/2.
+//! Bytes read per row: `cols` and 2. AVX2, instructions per 32 weights. Inputs of 8 bits: load, magnitude, sign of the
+//! input, two multiply-adds, conversion, broadcast of the scale, multiply-add of floats; 8. Of 16 bits: two loads that
+//! widen, two multiply-adds, a sum, and the last three; 8.
 
 use cortiq_quant::{GROUP, Q8_2f, Q8Row, f16_to_f32};
 
