@@ -59,7 +59,7 @@ impl<V: Groups> Rows<V> for Bytes<'_> {
 
     #[inline(always)]
     unsafe fn codes(at: Self::At, k: usize) -> V::Codes {
-        if k % 2 == 0 {
+        if k.is_multiple_of(2) {
             V::prefetch(at.cast::<u8>().wrapping_add(k * GROUP + AHEAD));
         }
         // SAFETY: the row has the group by the caller's promise.

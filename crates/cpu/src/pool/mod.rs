@@ -192,7 +192,7 @@ impl Pool {
             *shared.publisher.get() = Some(std::thread::current());
         }
         let epoch = shared.gate.load(Ordering::Relaxed) / EPOCH + 1;
-        shared.gate.store(epoch * EPOCH | OPEN, Ordering::SeqCst);
+        shared.gate.store((epoch * EPOCH) | OPEN, Ordering::SeqCst);
         for worker in &self.workers {
             if worker.parked.swap(false, Ordering::SeqCst) {
                 worker.thread.unpark();
