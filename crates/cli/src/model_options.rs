@@ -8,9 +8,9 @@ use anyhow::{anyhow, bail};
 use clap::{Args, ValueEnum};
 use cortiq_cmf::{CmfError, CmfFile};
 use cortiq_engine::{Engine, EngineError, EngineOptions, ExecutorKind};
-use cortiq_gpu::{Adapter, AdapterChoice, Backend, GpuError, Precision};
+use cortiq_gpu::{Adapter, AdapterChoice, Backend, GpuError};
 use cortiq_hybrid::{CpuExperts, GpuLayers, GpuPlan, Loading, PlacementReport, Probe, Side};
-use cortiq_model::KvDtype;
+use cortiq_model::{KvDtype, Precision};
 
 use crate::config::{Config, MAX_THREADS, MAX_VRAM_MIB, Origin, Setting};
 use crate::demo;
@@ -71,12 +71,12 @@ impl From<BackendName> for Backend {
     }
 }
 
-/// How exact a GPU computes.
+/// How exact the arithmetic is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum PrecisionName {
     /// f32 activations
     Exact,
-    /// int8 activations for packed weights, f16 inputs of matrix units
+    /// Activations quantised for quantised weights: 16 bits on the CPU, 8 bits or f16 on a GPU
     #[default]
     Fast,
 }
@@ -103,8 +103,8 @@ pub struct GpuFlags {
     /// Leave its matrix units alone, to measure the other kernels
     #[arg(long, hide = true)]
     pub without_matrix_units: bool,
-    /// Arithmetic of the gpu executor
-    #[arg(long, value_enum, default_value_t, value_name = "NAME")]
+    /// Arithmetic of the cpu and the gpu executor
+    #[arg(long, value_enum, default_value_t, value_name = "NAME", help_heading = "Execution")]
     pub precision: PrecisionName,
     /// MiB of its memory that a model may use [default: CMF_GPU_VRAM_MB, else what the driver says is free]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=MAX_VRAM_MIB as u64))]

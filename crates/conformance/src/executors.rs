@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cortiq_cmf::{CmfFile, Header};
 use cortiq_cpu::{CpuExecutor, CpuOptions};
-use cortiq_model::{Batch, Executor, MappedWeights, Program, SequenceId, Span, StateLimits, Weights};
+use cortiq_model::{Batch, Executor, MappedWeights, Precision, Program, SequenceId, Span, StateLimits, Weights};
 use cortiq_reference::ReferenceExecutor;
 
 /// Room for every test here.
@@ -48,13 +48,20 @@ impl Model {
         ReferenceExecutor::new(self.program(), Arc::clone(&self.weights), LIMITS).expect("a reference executor")
     }
 
-    /// The cpu executor on `threads` threads.
+    /// The cpu executor on `threads` threads, in exact mode.
+    ///
+    /// # Panics
+    /// When it refuses the model.
+    pub fn cpu(&self, threads: usize) -> CpuExecutor {
+        self.cpu_with(CpuOptions { threads, precision: Precision::Exact, ..CpuOptions::default() })
+    }
+
+    /// The cpu executor.
     ///
     /// # Panics
     /// When it refuses the model.
     #[allow(clippy::expect_used)]
-    pub fn cpu(&self, threads: usize) -> CpuExecutor {
-        let options = CpuOptions { threads, ..CpuOptions::default() };
+    pub fn cpu_with(&self, options: CpuOptions) -> CpuExecutor {
         CpuExecutor::new(self.program(), Arc::clone(&self.weights), LIMITS, options).expect("a cpu executor")
     }
 }

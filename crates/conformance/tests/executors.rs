@@ -1,15 +1,15 @@
-//! The cpu executor against the reference executor on the same file, for every dtype.
+//! The cpu executor in exact mode against the reference executor on the same file, for every dtype.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use cortiq_cmf::Dtype;
 use cortiq_conformance::{MODELS, convert_fixture, divergence, golden, random_model};
 use cortiq_engine::{Engine, EngineOptions, ExecutorKind};
-use cortiq_model::{NAMED_SHAPES, NamedShape};
+use cortiq_model::{NAMED_SHAPES, NamedShape, Precision};
 use cortiq_quant::Encoding;
 
 fn options(executor: ExecutorKind, threads: usize) -> EngineOptions {
-    EngineOptions { executor, threads: Some(threads), ..EngineOptions::default() }
+    EngineOptions { executor, threads: Some(threads), precision: Precision::Exact, ..EngineOptions::default() }
 }
 
 /// Mean KL ≤ 2e-3 and every cosine ≥ 0.999 over the rows of two sets of logits.

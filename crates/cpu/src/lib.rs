@@ -11,9 +11,11 @@
 
 mod executor;
 mod kernels;
+#[cfg(feature = "lab")]
+pub mod lab;
 mod ops;
 mod part;
 mod pool;
 
 pub use executor::{CpuExecutor, CpuOptions};
-pub use kernels::{BANDWIDTH_BYTES, Isa, read_bandwidth};
+pub use kernels::{BANDWIDTH_BYTES, InputBits, Isa, read_bandwidth};

@@ -8,10 +8,9 @@ impl PartExecutor for CpuExecutor {
     fn run_part(&mut self, batch: &Batch<'_>, part: &Part<'_>, slots: &mut [Vec<f32>]) -> Result<(), ModelError> {
         let Self { model, run, trunk, .. } = self;
         let program = &model.program;
-        let ops = program
-            .ops
-            .get(part.range())
-            .ok_or_else(|| ModelError::Batch(format!("the program has no operations {:?}", part.range())))?;
+        if part.first > part.end || part.end > program.ops.len() {
+            return Err(ModelError::Batch(format!("the program has no operations {:?}", part.range())));
+        }
         run.prepare(program, batch);
         for &slot in part.inputs {
             let (own, other) = (&mut run.slots[slot.0], slots.get(slot.0).map(Vec::as_slice).unwrap_or_default());
@@ -21,7 +20,7 @@ impl PartExecutor for CpuExecutor {
             }
             own.copy_from_slice(other);
         }
-        run.ops(model, ops, batch)?;
+        run.ops(model, &program.ops, part.range(), batch)?;
         for &slot in part.outputs {
             slots[slot.0].clone_from(&run.slots[slot.0]);
         }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use cortiq_cmf::{CmfFile, Header, Mask};
 use cortiq_cpu::{CpuExecutor, CpuOptions, Isa};
-use cortiq_gpu::{GpuError, GpuOptions, Precision};
+use cortiq_gpu::{GpuError, GpuOptions};
 use cortiq_hybrid::{ArmOptions, GpuPlan, PlacementReport};
 use cortiq_model::{
-    Batch, Executor, HostState, KernelTime, KvDtype, MappedWeights, ModelError, Program, Span, StateLimits, Weights,
+    Batch, Executor, HostState, KernelTime, KvDtype, MappedWeights, ModelError, Precision, Program, Span, StateLimits,
+    Weights,
 };
 use cortiq_reference::ReferenceExecutor;
 
@@ -48,7 +49,7 @@ pub struct EngineOptions {
     pub kv: Option<KvDtype>,
     /// Which GPU, and which part of the model it gets.
     pub gpu: GpuPlan,
-    /// How exact a gpu executor is.
+    /// How exact a cpu or gpu executor is.
     pub precision: Precision,
     /// Bytes of device memory that a gpu executor may use; what the device has when none.
     pub gpu_budget: Option<u64>,
@@ -72,7 +73,8 @@ impl EngineOptions {
         if threads == 0 || threads > 1024 {
             return Err(EngineError::Threads(threads));
         }
-        Ok(CpuOptions { threads, isa: Isa::detect(), kv: self.cpu_kv() })
+        let (isa, kv, precision) = (Isa::detect(), self.cpu_kv(), self.precision);
+        Ok(CpuOptions { threads, isa, kv, precision, ..CpuOptions::default() })
     }
 }
 

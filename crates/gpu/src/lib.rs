@@ -29,9 +29,10 @@ mod variants;
 mod weights;
 
 pub use bandwidth::{read_bandwidth, submit_latency};
+pub use cortiq_model::Precision;
 pub use device::{Adapter, AdapterSummary, Caps, CoopShape, Gpu, Memory};
 pub use error::GpuError;
 pub use executor::GpuExecutor;
-pub use options::{AdapterChoice, Backend, GpuOptions, Precision};
+pub use options::{AdapterChoice, Backend, GpuOptions};
 pub use residency::{Budget, BudgetOrigin, Need};
 pub use variants::{KERNELS_WITHOUT_VARIANTS, KernelVariant, kernel_variants};

@@ -1,6 +1,6 @@
 //! Typed options.
 
-use cortiq_model::{KvDtype, StateLimits};
+use cortiq_model::{KvDtype, Precision, StateLimits};
 
 /// Graphics interface to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,16 +33,6 @@ pub struct AdapterChoice {
     pub allow_software: bool,
     /// Whether matrix units are left alone, as on a device that has none: to measure and to test the other kernels.
     pub without_matrix_units: bool,
-}
-
-/// How exact the arithmetic is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Precision {
-    /// f32 activations.
-    Exact,
-    /// int8 activations for quantised weights, f16 inputs of matrix units.
-    #[default]
-    Fast,
 }
 
 /// How the executor uses the device.

@@ -11,6 +11,7 @@ mod error;
 mod executor;
 mod lower;
 mod part;
+mod precision;
 mod program;
 mod rope;
 mod shapes;
@@ -23,6 +24,7 @@ pub use batch::{Batch, Row, Span};
 pub use error::ModelError;
 pub use executor::{DraftInput, DraftSource, Executor, KernelTime};
 pub use part::{Part, PartExecutor};
+pub use precision::Precision;
 pub use program::{
     Activation, AttentionOp, Draft, Expert, GatedDeltaOp, GatedFfnOp, HeadOp, LinearPart, MatrixDecl, MatrixId,
     MlaAttentionOp, MlaStoreOp, MoeOp, Op, Program, QkNorm, QkNormRopeStoreOp, RopeId, SharedExpert, ShortConvOp, Slot,

@@ -186,7 +186,7 @@ fn configuration(config: &Config, flags: &ExecutorOptions) -> Vec<Row> {
     let software = if flags.gpu.software_gpu { "accepted" } else { "refused" };
     let mut rows = vec![
         flag("executor", "--executor", executor, flags.executor == ExecutorName::Auto),
-        flag("GPU precision", "--precision", precision_name, precision == Precision::default()),
+        flag("precision", "--precision", precision_name, precision == Precision::default()),
         flag("software GPUs", "--software-gpu", software, !flags.gpu.software_gpu),
     ];
     rows.extend(config.shown().into_iter().map(|shown| Row {

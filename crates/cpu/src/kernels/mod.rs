@@ -8,12 +8,20 @@ mod bandwidth;
 mod delta;
 mod elementwise;
 mod kv;
+mod packed;
 mod portable;
 mod products;
+mod q1;
+mod q1t;
+mod q4;
+mod q8;
 mod tile;
+mod vbit;
 
 pub use bandwidth::{BANDWIDTH_BYTES, read_bandwidth};
 pub(crate) use delta::DeltaSteps;
+pub use packed::InputBits;
+pub(crate) use packed::{InputRows, Inputs, Job, takes};
 pub(crate) use products::{Left, Right};
 
 /// Kernels for an instruction set that this processor has: there is no other way to make one.

@@ -5,13 +5,14 @@ use cortiq_model::{GatedFfnOp, ModelError};
 use super::elementwise::activate;
 use super::linear;
 use crate::executor::{Model, Run};
+use crate::kernels::InputBits;
 
 /// Values of the activation that a worker takes at a time.
 const PART: usize = 2048;
 
 /// See [`GatedFfnOp`]: gate and up are one dispatch, down another.
 pub(crate) fn gated_ffn(model: &Model, run: &mut Run, op: &GatedFfnOp) -> Result<(), ModelError> {
-    linear(model, run, op.input, &[op.gate, op.up])?;
+    linear(model, run, op.input, &[op.gate, op.up], InputBits::Eight)?;
     let Run { slots, pool, .. } = run;
     let mut gate = std::mem::take(&mut slots[op.gate.out.0]);
     let up = &slots[op.up.out.0];
@@ -24,7 +25,7 @@ pub(crate) fn gated_ffn(model: &Model, run: &mut Run, op: &GatedFfnOp) -> Result
     });
     slots[op.gate.out.0] = gate;
     done?;
-    linear(model, run, op.gate.out, &[op.down])
+    linear(model, run, op.gate.out, &[op.down], InputBits::Eight)
 }
 
 /// Neurons that are off give 0, whatever their product is. `part` starts at `first` of `[tokens, neurons]`.

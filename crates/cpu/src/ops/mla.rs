@@ -12,7 +12,7 @@ use cortiq_quant::MatrixView;
 
 use super::attention::locate;
 use super::elementwise::rms_norm;
-use super::linear::decode_rows;
+use super::product::decode_rows;
 use super::rope::Angles;
 use super::softmax::softmax;
 use crate::executor::{Model, Run};

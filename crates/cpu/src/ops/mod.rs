@@ -8,6 +8,7 @@ mod gated_delta;
 mod linear;
 mod mla;
 mod moe;
+mod product;
 mod rope;
 mod short_conv;
 mod softmax;

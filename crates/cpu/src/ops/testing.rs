@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cortiq_cmf::Dtype;
 use cortiq_model::{
-    Batch, Executor, KvDtype, MatrixDecl, MatrixId, ModelError, Op, OwnedTensor, OwnedWeights, Program, RopeId,
-    RopeTable, SequenceId, Slot, SlotDecl, Span, StateDecl, StateId, StateLimits, VectorId, Weights,
+    Batch, Executor, KvDtype, MatrixDecl, MatrixId, ModelError, Op, OwnedTensor, OwnedWeights, Precision, Program,
+    RopeId, RopeTable, SequenceId, Slot, SlotDecl, Span, StateDecl, StateId, StateLimits, VectorId, Weights,
 };
 
 use crate::{CpuExecutor, CpuOptions};
@@ -77,7 +77,7 @@ impl Bench {
 
     pub(crate) fn executor_with(self, threads: usize, kv: KvDtype) -> Tester {
         let limits = StateLimits { max_positions: 1 << 12, max_bytes: 1 << 28 };
-        let options = CpuOptions { threads, kv, ..CpuOptions::default() };
+        let options = CpuOptions { threads, kv, precision: Precision::Exact, ..CpuOptions::default() };
         let mut executor = CpuExecutor::new(self.program, Arc::new(self.weights), limits, options).unwrap();
         let sequence = executor.states().open().unwrap();
         Tester { executor, sequence, next: 0 }

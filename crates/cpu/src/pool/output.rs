@@ -47,26 +47,34 @@ impl<'a> Columns<'a> {
     fn tiles(&self, tile_width: usize) -> usize {
         self.width.div_ceil(tile_width)
     }
+
+    fn rows(&self) -> usize {
+        self.shared.len / self.width.max(1)
+    }
 }
 
-/// The columns that belong to one item.
+/// The columns that belong to one item, in all rows or some.
 pub(crate) struct ColumnTile<'a> {
     columns: &'a Columns<'a>,
     /// First column.
     pub(crate) first: usize,
     /// Number of columns.
     pub(crate) count: usize,
+    /// First row.
+    pub(crate) first_row: usize,
+    rows: usize,
 }
 
 impl ColumnTile<'_> {
-    /// Rows of the buffer.
+    /// Rows of the tile.
     pub(crate) fn rows(&self) -> usize {
-        self.columns.shared.len / self.columns.width.max(1)
+        self.rows
     }
 
-    /// The tile's columns in row `t`.
+    /// The tile's columns in its row `t`.
     pub(crate) fn row(&mut self, t: usize) -> &mut [f32] {
-        let start = t * self.columns.width + self.first;
+        assert!(t < self.rows, "a row of the tile");
+        let start = (self.first_row + t) * self.columns.width + self.first;
         // SAFETY: tiles are made by the methods of `Pool` below, which give every item columns of its own, and this
         // one is borrowed mutably.
         unsafe { self.columns.shared.part(start..start + self.count) }
@@ -109,7 +117,7 @@ impl Pool {
         self.run_parts(buffer, part, 1, |scratch, index, own| {
             let first = index * tile_width;
             let count = tile_width.min(columns.width.saturating_sub(first));
-            job(scratch, index, own, ColumnTile { columns, first, count });
+            job(scratch, index, own, ColumnTile { columns, first, count, first_row: 0, rows: columns.rows() });
         })
     }
 
@@ -125,18 +133,37 @@ impl Pool {
     where
         F: Fn(&mut Scratch, usize, ColumnTile<'_>) + Sync,
     {
-        let tiles: usize = buffers.iter().map(|columns| columns.tiles(tile_width)).sum();
-        self.run(tiles, grain, |scratch, range| {
-            // Tiles of a grain follow each other, so the buffer is searched for once.
+        self.run_grid(buffers, (tile_width, usize::MAX), grain, job)
+    }
+
+    /// As [`Pool::run_columns`], with the rows of each tile cut into parts of `tile_rows`.
+    pub(crate) fn run_grid<F>(
+        &mut self,
+        buffers: &[Columns<'_>],
+        (tile_width, tile_rows): (usize, usize),
+        grain: usize,
+        job: F,
+    ) -> Result<(), WorkerPanicked>
+    where
+        F: Fn(&mut Scratch, usize, ColumnTile<'_>) + Sync,
+    {
+        let parts = |columns: &Columns<'_>| columns.rows().div_ceil(tile_rows).max(1);
+        let items = |columns: &Columns<'_>| columns.tiles(tile_width) * parts(columns);
+        let all: usize = buffers.iter().map(items).sum();
+        self.run(all, grain, |scratch, range| {
+            // Items of a grain follow each other, so the buffer is searched for once.
             let (mut index, mut before) = (0, 0);
-            for tile in range {
-                while tile - before >= buffers[index].tiles(tile_width) {
-                    before += buffers[index].tiles(tile_width);
+            for item in range {
+                while item - before >= items(&buffers[index]) {
+                    before += items(&buffers[index]);
                     index += 1;
                 }
-                let (columns, first) = (&buffers[index], (tile - before) * tile_width);
+                let columns = &buffers[index];
+                let (tile, part) = ((item - before) / parts(columns), (item - before) % parts(columns));
+                let (first, first_row) = (tile * tile_width, part * tile_rows.min(columns.rows()));
                 let count = tile_width.min(columns.width - first);
-                job(scratch, index, ColumnTile { columns, first, count });
+                let rows = tile_rows.min(columns.rows() - first_row);
+                job(scratch, index, ColumnTile { columns, first, count, first_row, rows });
             }
         })
     }
@@ -167,6 +194,17 @@ mod tests {
         .unwrap();
         assert_eq!(a, [0., 1., 2., 3., 4., 5., 6., 10., 11., 12., 13., 14., 15., 16.]);
         assert_eq!(b, [100., 101., 102., 103., 110., 111., 112., 113.]);
+
+        let mut grid = vec![0.0; 5 * 4];
+        pool.run_grid(&[Columns::new(&mut grid, 4)], (3, 2), 1, |_, _, mut tile| {
+            for t in 0..tile.rows() {
+                let first = 10 * (tile.first_row + t) + tile.first;
+                tile.row(t).iter_mut().enumerate().for_each(|(i, x)| *x += (first + i) as f32);
+            }
+        })
+        .unwrap();
+        let expected: Vec<f32> = (0..20).map(|i| (i / 4 * 10 + i % 4) as f32).collect();
+        assert_eq!(grid, expected);
 
         let (mut parts, mut rows) = (vec![0.0; 6], vec![0.0; 2 * 7]);
         pool.run_parts_with_columns((&mut parts, 2), (&Columns::new(&mut rows, 7), 3), |_, index, part, mut tile| {

@@ -14,10 +14,11 @@ use cortiq_quant::MatrixView;
 use smallvec::SmallVec;
 
 use super::elementwise::activate;
-use super::linear::{GRAIN_TILES, TILE_ROWS, Weight, decode_rows, matmul};
+use super::linear::{Arithmetic, Weight, item_shape, matmul};
+use super::product::{Product, Source, prepare};
 use super::softmax::sigmoid;
 use crate::executor::{Model, Run};
-use crate::kernels::Isa;
+use crate::kernels::{InputBits, Inputs};
 use crate::pool::{ColumnTile, Columns, Pool, Scratch};
 use router::{Choice, Work};
 
@@ -40,6 +41,8 @@ pub(crate) struct MoeBuffers {
     outputs: Vec<f32>,
     /// Row of the shared expert's gate.
     shared_gate: Vec<f32>,
+    /// Quantised inputs of a dispatch.
+    inputs: Inputs,
 }
 
 /// An expert and the rows that it works on.
@@ -90,7 +93,9 @@ impl<'a> Layer<'a> {
         let experts = view.rows();
         buffers.logits.resize(self.tokens() * experts, 0.0);
         let columns = Columns::new(&mut buffers.logits, experts);
-        matmul(pool, self.model.isa, self.input, &[Weight { view, bias: None }], &[columns])?;
+        // Close scores decide which experts work, so the router's inputs are never quantised.
+        let arithmetic = Arithmetic { isa: self.model.isa, width: None, inputs: &mut buffers.inputs };
+        matmul(pool, arithmetic, self.input, &[Weight { view, bias: None }], &[columns])?;
         let bias = self.op.selection_bias.map(|id| self.model.program.vectors[id.0].as_slice());
         buffers.choices.clear();
         for logits in buffers.logits.chunks_exact_mut(experts) {
@@ -141,7 +146,7 @@ impl<'a> Layer<'a> {
 
     /// `act(gate x) * (up x)` of all experts, one dispatch.
     fn gate_up(&self, pool: &mut Pool, buffers: &mut MoeBuffers, units: &Units<'_>) -> Result<(), ModelError> {
-        let MoeBuffers { gathered, products, choices, .. } = buffers;
+        let MoeBuffers { gathered, products, choices, inputs, .. } = buffers;
         let total = units.iter().map(|unit| unit.rows.len() * unit.gate.rows()).sum();
         products.resize(total, 0.0);
         let mut rest = products.as_mut_slice();
@@ -154,26 +159,45 @@ impl<'a> Layer<'a> {
             })
             .collect();
         let (isa, activation) = (self.model.isa, self.op.activation);
-        pool.run_columns(&columns, TILE_ROWS, GRAIN_TILES, |scratch, index, tile| {
-            let unit = &units[index];
+        let rows_of = |unit: &Unit<'_>| {
             let shared = unit.rows.start >= choices.len();
-            let x = if shared || gathered.is_empty() {
+            if shared || gathered.is_empty() {
                 self.input
             } else {
                 &gathered[unit.rows.start * self.hidden_size..unit.rows.end * self.hidden_size]
+            }
+        };
+        inputs.clear();
+        let mut places = SmallVec::<[[Option<usize>; 2]; 16]>::new();
+        for unit in units {
+            let mut place = |view| prepare(pool, isa, inputs, view, rows_of(unit), self.model.fast(InputBits::Eight));
+            places.push([place(unit.gate)?, place(unit.up)?]);
+        }
+        let shape = self.item_shape(pool, units);
+        pool.run_grid(&columns, shape, 1, |scratch, index, tile| {
+            let unit = &units[index];
+            let product = |view, place: Option<usize>| {
+                let source = Source { x: rows_of(unit), packed: place.map(|place| inputs.rows(place)) };
+                Product { isa, view, source }
             };
-            gate_up_tile(isa, activation, scratch, unit, x, tile);
+            let [gate, up] = places[index];
+            gate_up_tile([product(unit.gate, gate), product(unit.up, up)], activation, scratch, tile);
         })?;
         Ok(())
     }
 
+    /// See [`item_shape`]; as many items as experts at least, so rows are seldom cut for the sake of threads.
+    fn item_shape(&self, pool: &Pool, units: &Units<'_>) -> (usize, usize) {
+        item_shape(self.tokens(), units.iter().map(|unit| unit.gate.rows()).sum(), pool.threads())
+    }
+
     /// `down` of the products of all experts, one dispatch.
     fn down(&self, pool: &mut Pool, buffers: &mut MoeBuffers, units: &Units<'_>) -> Result<(), ModelError> {
-        let MoeBuffers { products, outputs, .. } = buffers;
+        let MoeBuffers { products, outputs, inputs, .. } = buffers;
         let rows = units.iter().map(|unit| unit.rows.len()).sum::<usize>();
         outputs.resize(rows * self.hidden_size, 0.0);
         let mut rest = outputs.as_mut_slice();
-        let (mut columns, mut inputs) = (SmallVec::<[Columns<'_>; 16]>::new(), SmallVec::<[&[f32]; 16]>::new());
+        let (mut columns, mut sources) = (SmallVec::<[Columns<'_>; 16]>::new(), SmallVec::<[&[f32]; 16]>::new());
         let mut unread = products.as_slice();
         for unit in units {
             let (own, others) = std::mem::take(&mut rest).split_at_mut(unit.rows.len() * self.hidden_size);
@@ -181,11 +205,18 @@ impl<'a> Layer<'a> {
             columns.push(Columns::new(own, self.hidden_size));
             let (own, others) = unread.split_at(unit.rows.len() * unit.down.cols());
             unread = others;
-            inputs.push(own);
+            sources.push(own);
         }
         let isa = self.model.isa;
-        pool.run_columns(&columns, TILE_ROWS, GRAIN_TILES, |scratch, index, tile| {
-            Weight { view: units[index].down, bias: None }.run_tile(isa, scratch, inputs[index], tile);
+        inputs.clear();
+        let mut places = SmallVec::<[Option<usize>; 16]>::new();
+        for (unit, x) in units.iter().zip(&sources) {
+            places.push(prepare(pool, isa, inputs, unit.down, x, self.model.fast(InputBits::Eight))?);
+        }
+        let shape = self.item_shape(pool, units);
+        pool.run_grid(&columns, shape, 1, |scratch, index, tile| {
+            let source = Source { x: sources[index], packed: places[index].map(|place| inputs.rows(place)) };
+            Weight { view: units[index].down, bias: None }.run_tile(isa, scratch, source, tile);
         })?;
         Ok(())
     }
@@ -214,25 +245,17 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// Some columns of `act(gate x) * (up x)`, all rows of the expert.
-fn gate_up_tile(
-    isa: Isa,
-    activation: Activation,
-    scratch: &mut Scratch,
-    unit: &Unit<'_>,
-    x: &[f32],
-    mut tile: ColumnTile<'_>,
-) {
-    let (cols, count) = (unit.gate.cols(), tile.count);
-    let rows = x.len() / cols;
-    let buffer = Scratch::sized(&mut scratch.rows, count * (cols + 2 * rows));
-    let (weights, sums) = buffer.split_at_mut(count * cols);
-    let (gates, ups) = sums.split_at_mut(count * rows);
-    for (view, sums) in [(unit.gate, &mut *gates), (unit.up, &mut *ups)] {
-        decode_rows(view, tile.first, weights);
-        isa.dot_rows(weights, x, cols, sums);
-    }
-    activate(isa, activation, gates, ups);
+/// Some columns of `act(gate x) * (up x)`, the tile's rows of the expert.
+fn gate_up_tile([gate, up]: [Product<'_>; 2], activation: Activation, scratch: &mut Scratch, mut tile: ColumnTile<'_>) {
+    let (count, n) = (tile.count, tile.rows());
+    let (rows, tokens) = (tile.first..tile.first + count, tile.first_row..tile.first_row + n);
+    let wanted = gate.scratch(count, n).max(up.scratch(count, n));
+    let buffer = Scratch::sized(&mut scratch.rows, 2 * count * n + wanted);
+    let (sums, rest) = buffer.split_at_mut(2 * count * n);
+    let (gates, ups) = sums.split_at_mut(count * n);
+    gate.run(rows.clone(), tokens.clone(), gates, rest);
+    up.run(rows, tokens, ups, rest);
+    activate(gate.isa, activation, gates, ups);
     for (t, product) in gates.chunks_exact(count).enumerate() {
         tile.row(t).copy_from_slice(product);
     }
