@@ -231,13 +231,18 @@ impl Gpu {
 
     /// Waits for everything submitted.
     pub(crate) fn wait(&self) -> Result<(), GpuError> {
-        self.wait_for(TIMEOUT)
+        self.wait_for(None, TIMEOUT)
+    }
+
+    /// Waits for one submission and what was before it.
+    pub(crate) fn wait_until(&self, submission: wgpu::SubmissionIndex) -> Result<(), GpuError> {
+        self.wait_for(Some(submission), TIMEOUT)
     }
 
     /// Waits until `timeout`. A device that takes longer counts as lost from then on: what it still does to buffers,
     /// and when, is not known.
-    fn wait_for(&self, timeout: Duration) -> Result<(), GpuError> {
-        let waited = self.device.poll(wgpu::PollType::Wait { submission_index: None, timeout: Some(timeout) });
+    fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>, timeout: Duration) -> Result<(), GpuError> {
+        let waited = self.device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(timeout) });
         self.check()?;
         if waited.is_err() {
             let error = GpuError::Timeout(timeout.as_secs());

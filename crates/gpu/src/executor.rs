@@ -1,5 +1,6 @@
 //! [`GpuExecutor`]: a step is one small upload, a few submissions and one read-back.
 
+mod pace;
 mod part;
 
 use std::collections::HashMap;
@@ -21,15 +22,13 @@ use crate::slots::Slots;
 use crate::state::DeviceState;
 use crate::step::{StepLayout, StepWriter};
 use crate::{Gpu, GpuError};
+use pace::{Pace, Queued};
 
 /// Rows whose logits are computed and read back at a time.
 pub(crate) const HEAD_ROWS: usize = 64;
 
 /// Most rows of a submission: more would need more workgroups along a dimension than there may be.
 const MAX_ROWS: usize = 32_768;
-
-/// Dispatches of a submission: the device works on one while the next is encoded.
-const SUBMITTED_TOGETHER: usize = 64;
 
 /// Rows of the buffers until a longer batch comes.
 const FIRST_ROWS: usize = 16;
@@ -90,6 +89,7 @@ pub struct GpuExecutor {
     plans: Plans,
     options: GpuOptions,
     writer: StepWriter,
+    pace: Pace,
     trunk: HiddenRows,
     drafted: HiddenRows,
     /// What the present step brings back.
@@ -155,6 +155,7 @@ impl GpuExecutor {
             plans: Plans::default(),
             options,
             writer: StepWriter::default(),
+            pace: Pace::default(),
             trunk: HiddenRows::default(),
             drafted: HiddenRows::default(),
             wanted: Wanted::Top(1),
@@ -329,10 +330,17 @@ impl GpuExecutor {
             source.copy_to(&mut encoder, &self.buffers.slots);
         }
         let mut dispatches = self.plans.bodies[&(stage.clone(), body)].as_slice();
-        while let Some((part, rest)) = dispatches.split_at_checked(SUBMITTED_TOGETHER) {
+        // Short steps need no pace: the longest dispatch of 16 rows reads the largest matrix once.
+        let paced = body == Class::Many;
+        let mut queued = Queued::new();
+        let together = |pace: &Pace| if paced { pace.together() } else { pace::MOST };
+        while let Some((part, rest)) = dispatches.split_at_checked(together(&self.pace)) {
             encode(&mut encoder, part, &size, self.profiler.as_mut());
-            submit(&self.gpu, self.profiler.as_mut(), encoder)?;
+            let submitted = submit(&self.gpu, self.profiler.as_mut(), encoder)?;
             self.state.finish_pending();
+            if paced {
+                queued.push(&self.gpu, &mut self.pace, submitted)?;
+            }
             encoder = self.gpu.encoder("step");
             dispatches = rest;
         }
@@ -522,13 +530,18 @@ impl Piece {
 }
 
 /// Submits, and collects times where dispatches are timed.
-fn submit(gpu: &Gpu, profiler: Option<&mut Profiler>, mut encoder: wgpu::CommandEncoder) -> Result<(), GpuError> {
+fn submit(
+    gpu: &Gpu,
+    profiler: Option<&mut Profiler>,
+    mut encoder: wgpu::CommandEncoder,
+) -> Result<wgpu::SubmissionIndex, GpuError> {
     if let Some(profiler) = &profiler {
         profiler.resolve(&mut encoder);
     }
-    gpu.queue.submit([encoder.finish()]);
+    let submitted = gpu.queue.submit([encoder.finish()]);
     gpu.check()?;
-    profiler.map_or(Ok(()), |profiler| profiler.collect(gpu))
+    profiler.map_or(Ok(()), |profiler| profiler.collect(gpu))?;
+    Ok(submitted)
 }
 
 /// Encodes recorded dispatches as one pass, or one by one when they are timed.

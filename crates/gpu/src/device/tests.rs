@@ -135,7 +135,7 @@ fn a_device_that_does_not_answer_counts_as_lost() {
     slow.encode(&mut pass, &StepSize::default());
     drop(pass);
     gpu.submit(encoder.finish()).unwrap();
-    assert!(matches!(gpu.wait_for(Duration::from_millis(1)), Err(GpuError::Timeout(_))));
+    assert!(matches!(gpu.wait_for(None, Duration::from_millis(1)), Err(GpuError::Timeout(_))));
     assert!(matches!(gpu.check(), Err(GpuError::Lost(_))));
     assert!(matches!(gpu.buffer("late", 16), Err(GpuError::Lost(_))));
 }
