@@ -250,7 +250,7 @@ impl ExecutorOptions {
             ExecutorKind::Gpu => true,
             ExecutorKind::Auto => {
                 let choice = self.gpu.adapter(config);
-                choice.pick(&Adapter::all(choice.backend)).is_ok()
+                choice.may_exist() && choice.pick(&Adapter::all(choice.backend)).is_ok()
             }
             ExecutorKind::Cpu | ExecutorKind::Reference => false,
         }

@@ -135,8 +135,8 @@ fn make_executor(
         }
         ExecutorKind::Auto => {
             let on = |executor| EngineOptions { executor, ..options.clone() };
-            if options.kv == Some(KvDtype::Q8) {
-                // No GPU keeps it so.
+            // No GPU keeps a cache in q8.
+            if options.kv == Some(KvDtype::Q8) || !options.gpu.adapter.may_exist() {
                 return make_executor(program, weights, context, &on(ExecutorKind::Cpu));
             }
             match make_executor(program.clone(), Arc::clone(&weights), context, &on(ExecutorKind::Gpu)) {

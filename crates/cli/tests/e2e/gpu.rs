@@ -9,6 +9,7 @@ use crate::support::{Outcome, Room, command, floats, golden, ids, joined, keys, 
 /// A command whose Vulkan loader finds only the software adapter, whatever the machine has, and says nothing by itself.
 fn software() -> Command {
     let mut command = command();
+    command.env_remove("CMF_GPU");
     let folder = std::path::Path::new("/usr/share/vulkan/icd.d");
     let drivers = std::fs::read_dir(folder).expect("Vulkan drivers; on Debian, mesa-vulkan-drivers");
     let lavapipe = drivers

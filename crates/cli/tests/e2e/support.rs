@@ -14,8 +14,10 @@ use tempfile::TempDir;
 const DEADLINE: Duration = Duration::from_secs(240);
 
 /// Variables that the program reads.
-const CONFIGURATION: [&str; 12] = [
+const CONFIGURATION: [&str; 14] = [
     "CMF_GPU",
+    "CMF_GPU_LAYERS",
+    "CMF_GPU_PROBE",
     "CMF_GPU_VRAM_MB",
     "WGPU_BACKEND",
     "CMF_THREADS",
@@ -35,6 +37,8 @@ pub fn command() -> Command {
     for name in CONFIGURATION {
         command.env_remove(name);
     }
+    // Whatever GPU the machine has must not decide what the tests see.
+    command.env("CMF_GPU", "0");
     command
 }
 

@@ -170,6 +170,15 @@ impl Adapter {
 }
 
 impl AdapterChoice {
+    /// Whether there may be an adapter that fits. On Linux every GPU has a device node: without one no driver need be
+    /// loaded to find out, which takes time and makes some of them write to the standard error.
+    pub fn may_exist(&self) -> bool {
+        const NODES: [&str; 6] =
+            ["/dev/dri", "/dev/nvidiactl", "/dev/dxg", "/dev/mali0", "/dev/kgsl-3d0", "/dev/nvhost-gpu"];
+        let node = || NODES.iter().any(|node| std::path::Path::new(node).exists());
+        self.allow_software || !cfg!(target_os = "linux") || node()
+    }
+
     /// The best of `adapters`, which come best first.
     ///
     /// # Errors
