@@ -156,12 +156,22 @@ fn the_probe_measures_both_sides() {
     let (mut chosen, report) = opened(&model, &plan, options()).unwrap();
     let probe = report.probe.unwrap();
     println!("{} by {probe:#?}", chosen.name());
-    // Two kinds of mixers with their experts, and the head, for one row and for many.
-    assert_eq!(probe.timings.len(), 2 * (2 * 2 + 1));
+    // Two kinds of mixers, the experts that both have alike, and the head, for one row and for many.
+    assert_eq!(probe.timings.len(), 2 * (2 + 1 + 1));
     assert!(probe.latency > 0.0 && probe.timings.iter().all(|timing| timing.cpu > 0.0 && timing.gpu >= 0.0));
     let ids = golden("qwen3_5_moe").sequences.swap_remove(1).input_ids;
     let expected = alone(&mut model.cpu(1), &ids, 64);
     assert!(max_abs_diff(&alone(&mut chosen, &ids, 64), &expected) <= 2e-4);
+}
+
+/// What stays on the CPU anyhow is neither uploaded nor timed.
+#[test]
+fn the_probe_leaves_out_experts_that_stay() {
+    let model = fixture("qwen3_moe");
+    let plan = GpuPlan { probe: Probe::Measure, layers: GpuLayers::Fit, experts: CpuExperts::All, ..plan("0") };
+    let (_, report) = opened(&model, &plan, options()).unwrap();
+    let names: Vec<_> = report.probe.unwrap().timings.iter().map(|timing| timing.name).collect();
+    assert!(!names.contains(&"FFN") && names.contains(&"mixer") && names.contains(&"head"), "{names:?}");
 }
 
 #[test]

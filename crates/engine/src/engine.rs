@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cortiq_cmf::{CmfFile, Header, Mask};
 use cortiq_cpu::{CpuExecutor, CpuOptions, Isa};
-use cortiq_gpu::{GpuError, GpuOptions};
-use cortiq_hybrid::{ArmOptions, GpuPlan, PlacementReport};
+use cortiq_gpu::GpuOptions;
+use cortiq_hybrid::{ArmOptions, GpuLayers, GpuPlan, PlacementReport};
 use cortiq_model::{
     Batch, Executor, HostState, KernelTime, KvDtype, MappedWeights, ModelError, Precision, Program, Span, StateLimits,
     Weights,
@@ -140,7 +140,8 @@ fn make_executor(
                 return make_executor(program, weights, context, &on(ExecutorKind::Cpu));
             }
             match make_executor(program.clone(), Arc::clone(&weights), context, &on(ExecutorKind::Gpu)) {
-                Err(EngineError::Gpu(GpuError::NoAdapter(_) | GpuError::Open { .. })) => {
+                // Whoever names layers wants to know; all others want an answer.
+                Err(EngineError::Gpu(_)) if options.gpu.layers == GpuLayers::Fit => {
                     make_executor(program, weights, context, &on(ExecutorKind::Cpu))
                 }
                 made => made,

@@ -78,10 +78,9 @@ impl Placed {
             }
             GpuLayers::Fit => fitting(gpu, &program, &weights, plan, &options)?,
         };
+        let widest = Placement::new(&program, &on_gpu, plan.experts, Sides { head, ..Sides::all(Side::Gpu) });
         let measured = match plan.probe {
-            Probe::Measure if on_gpu.contains(&true) => {
-                Some(measure(gpu, &program, &weights, &options, (&on_gpu, head))?)
-            }
+            Probe::Measure if on_gpu.contains(&true) => Some(measure(gpu, &program, &weights, &options, &widest)?),
             _ => None,
         };
         let placements = choose(&program, &on_gpu, plan.experts, head, measured.as_ref());

@@ -225,34 +225,35 @@ fn read_first(ops: &[Op]) -> Vec<Slot> {
     inputs
 }
 
-/// Times every kind of the layers that are to be `on_gpu`, and the head if it is, on both sides.
+/// Times, on both sides, every kind of work that `widest` gives the GPU: what it leaves to the CPU stays there whatever
+/// it takes, and counts as nothing.
 pub(crate) fn measure(
     gpu: &Arc<Gpu>,
     program: &Program,
     weights: &Arc<dyn Weights>,
     options: &ArmOptions,
-    (on_gpu, head): (&[bool], Side),
+    widest: &Placement,
 ) -> Result<Measured, HybridError> {
     let subject = Subject { gpu, program, weights, options };
     let mut report = ProbeReport { timings: Vec::new(), latency: f64::INFINITY };
-    let mut by_kind = HashMap::new();
-    let of_gpu = program.layers.iter().enumerate().filter(|(index, _)| on_gpu[*index]);
-    for (index, layer) in of_gpu {
-        if let Entry::Vacant(kind) = by_kind.entry(signature(program, layer.clone())) {
-            let (mixer, ffn) = split(program, layer);
-            let works = [(Work::Mixer, Some(index), mixer), (Work::Ffn, Some(index), ffn)];
-            let times = subject.measure(&works, &mut report)?;
-            kind.insert([(times[0][0], times[1][0]), (times[0][1], times[1][1])]);
+    let mut known: HashMap<(Work, Signature), [Both; 2]> = HashMap::new();
+    let mut time = |work: Work, layer: Option<usize>, ops: Range<usize>| -> Result<[Both; 2], HybridError> {
+        if widest.sides()[ops.clone()].first() != Some(&Side::Gpu) {
+            return Ok(Default::default());
         }
-    }
-    let layers = program.layers.iter().map(|layer| by_kind.get(&signature(program, layer.clone())).copied());
-    let layers = layers.map(Option::unwrap_or_default).collect();
-    let head_times = match head {
-        Side::Gpu => subject.measure(&[(Work::Head, None, behind_layers(program)..program.ops.len())], &mut report)?[0],
-        // It stays on the CPU whatever it takes.
-        Side::Cpu => Default::default(),
+        match known.entry((work, signature(program, ops.clone()))) {
+            Entry::Occupied(found) => Ok(*found.get()),
+            Entry::Vacant(kind) => Ok(*kind.insert(subject.measure(work, layer, &ops, &mut report)?)),
+        }
     };
-    Ok(Measured { layers, head: head_times, report })
+    let mut layers = Vec::new();
+    for (index, layer) in program.layers.iter().enumerate() {
+        let (mixer, ffn) = split(program, layer);
+        let (mixer, ffn) = (time(Work::Mixer, Some(index), mixer)?, time(Work::Ffn, Some(index), ffn)?);
+        layers.push([(mixer[0], ffn[0]), (mixer[1], ffn[1])]);
+    }
+    let head = time(Work::Head, None, behind_layers(program)..program.ops.len())?;
+    Ok(Measured { layers, head, report })
 }
 
 /// First operation behind the layers.
@@ -272,15 +273,15 @@ impl Subject<'_> {
     /// Times of some work, for one row and for a prompt's, on executors that hold nothing else.
     fn measure(
         &self,
-        works: &[(Work, Option<usize>, Range<usize>)],
+        work: Work,
+        layer: Option<usize>,
+        ops: &Range<usize>,
         report: &mut ProbeReport,
-    ) -> Result<Vec<[Both; 2]>, HybridError> {
+    ) -> Result<[Both; 2], HybridError> {
         let norm = behind_layers(self.program);
-        let mut parts: Vec<Range<usize>> = works.iter().map(|(_, _, ops)| ops.clone()).collect();
-        parts.push(norm..norm + 1);
-        parts.retain(|part| !part.is_empty());
+        let parts = [ops.clone(), norm..norm + 1];
         let program = Program { draft: None, ..self.program.clone() };
-        let program = program.with_states_of(parts.iter().flat_map(|part| &self.program.ops[part.clone()]));
+        let program = program.with_states_of(self.program.ops[ops.clone()].iter());
         let limits = StateLimits { max_positions: PROMPT_ROWS, ..self.options.cpu_limits };
         let on_device = GpuOptions { limits, max_rows: PROMPT_ROWS, ..self.options.gpu };
         let (gpu, weights) = (Arc::clone(self.gpu), Arc::clone(self.weights));
@@ -293,16 +294,12 @@ impl Subject<'_> {
             slots: vec![Vec::new(); program.slots.len()],
         };
         report.latency = report.latency.min(latency(&mut bench, &program)?);
-        let mut times = Vec::new();
-        for (work, layer, ops) in works {
-            let mut both = [Both::default(); 2];
-            for (both, rows) in both.iter_mut().zip([1, PROMPT_ROWS]).filter(|_| !ops.is_empty()) {
-                let sampled = bench.sample(&program, ops, rows)?;
-                *both = Both { cpu: sampled.cpu, gpu: (sampled.gpu - report.latency).max(0.0) };
-                let Both { cpu, gpu } = *both;
-                report.timings.push(Timing { name: work.name(), layer: *layer, rows, cpu, gpu });
-            }
-            times.push(both);
+        let mut times = [Both::default(); 2];
+        for (both, rows) in times.iter_mut().zip([1, PROMPT_ROWS]) {
+            let sampled = bench.sample(&program, ops, rows)?;
+            *both = Both { cpu: sampled.cpu, gpu: (sampled.gpu - report.latency).max(0.0) };
+            let Both { cpu, gpu } = *both;
+            report.timings.push(Timing { name: work.name(), layer, rows, cpu, gpu });
         }
         Ok(times)
     }

@@ -93,6 +93,10 @@ impl Supervisor {
     fn recover(&mut self, error: ModelError) -> ModelError {
         let (ModelError::DeviceLost(_), Device::Used(losses)) = (&error, &self.device) else { return error };
         let losses = losses + 1;
+        // What is lost must be gone before its memory is asked for again.
+        if let Err(failed) = self.sources.placed.on_cpu().and_then(|cpu| self.inner.adopt(cpu)) {
+            return failed;
+        }
         let again = if losses < MOST_LOSSES { self.sources.rebuild().ok() } else { None };
         if let Some(again) = again
             && self.inner.adopt(again).is_ok()
@@ -101,8 +105,7 @@ impl Supervisor {
             return error;
         }
         self.device = Device::GivenUp;
-        let on_cpu = self.sources.placed.on_cpu().and_then(|cpu| self.inner.adopt(cpu));
-        on_cpu.map_or_else(|failed| failed, |()| error)
+        error
     }
 }
 
