@@ -246,14 +246,10 @@ impl ExecutorOptions {
 
     /// Whether a GPU may take part.
     pub fn may_use_gpu(&self, config: &Config) -> bool {
-        match self.kind(config) {
-            ExecutorKind::Gpu => true,
-            ExecutorKind::Auto => {
-                let choice = self.gpu.adapter(config);
-                choice.may_exist() && choice.pick(&Adapter::all(choice.backend)).is_ok()
-            }
-            ExecutorKind::Cpu | ExecutorKind::Reference => false,
-        }
+        uses_gpu(self.kind(config), || {
+            let choice = self.gpu.adapter(config);
+            choice.may_exist() && choice.pick(&Adapter::all(choice.backend)).is_ok()
+        })
     }
 
     /// Threads that were asked for by flag or environment.
@@ -264,6 +260,15 @@ impl ExecutorOptions {
     /// Storage of keys and values that was asked for by flag or environment.
     pub fn kv(&self, config: &Config) -> Option<KvDtype> {
         config.kv.or_flag("--kv", self.kv.map(KvDtype::from)).value
+    }
+}
+
+/// Whether a kind of executor may use a GPU, `found` telling whether there is one that may be used.
+pub fn uses_gpu(kind: ExecutorKind, found: impl FnOnce() -> bool) -> bool {
+    match kind {
+        ExecutorKind::Gpu => true,
+        ExecutorKind::Auto => found(),
+        ExecutorKind::Cpu | ExecutorKind::Reference => false,
     }
 }
 

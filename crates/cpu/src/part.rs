@@ -24,7 +24,7 @@ impl PartExecutor for CpuExecutor {
         for &slot in part.outputs {
             slots[slot.0].clone_from(&run.slots[slot.0]);
         }
-        if part.end == program.ops.len() && program.draft.is_some() {
+        if program.ends_with_head(&part.range()) && program.draft.is_some() {
             trunk.keep(&run.slots[program.final_hidden.0], batch);
         }
         Ok(())

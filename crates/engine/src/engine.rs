@@ -56,24 +56,13 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// How an executor on a GPU will keep keys and values.
-    pub fn gpu_kv(&self) -> KvDtype {
-        let preferred = if self.precision == Precision::Fast { KvDtype::F16 } else { KvDtype::F32 };
-        self.kv.unwrap_or(preferred)
-    }
-
-    /// How an executor on the CPU will keep them.
-    pub fn cpu_kv(&self) -> KvDtype {
-        self.kv.unwrap_or_default()
-    }
-
     /// The cpu executor's part.
     fn cpu_options(&self) -> Result<CpuOptions, EngineError> {
         let threads = self.threads.unwrap_or(CpuOptions::default().threads);
         if threads == 0 || threads > 1024 {
             return Err(EngineError::Threads(threads));
         }
-        let (isa, kv, precision) = (Isa::detect(), self.cpu_kv(), self.precision);
+        let (isa, kv, precision) = (Isa::detect(), self.kv.unwrap_or_default(), self.precision);
         Ok(CpuOptions { threads, isa, kv, precision, ..CpuOptions::default() })
     }
 }
@@ -112,7 +101,7 @@ fn make_executor(
 ) -> Result<Made, EngineError> {
     match options.executor {
         ExecutorKind::Reference => {
-            let kv = options.cpu_kv();
+            let kv = options.kv.unwrap_or_default();
             let limits = limits(&program, context, kv);
             Ok((Box::new(ReferenceExecutor::with_kv(program, weights, limits, kv)?), None))
         }
@@ -122,7 +111,7 @@ fn make_executor(
             Ok((Box::new(CpuExecutor::new(program, weights, limits, cpu)?), None))
         }
         ExecutorKind::Gpu => {
-            let (cpu, kv) = (options.cpu_options()?, options.gpu_kv());
+            let (cpu, kv) = (options.cpu_options()?, options.kv.unwrap_or(GpuOptions::kv_of(options.precision)));
             let gpu = GpuOptions {
                 kv,
                 budget: options.gpu_budget,

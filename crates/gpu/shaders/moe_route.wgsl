@@ -35,7 +35,7 @@ var<workgroup> gates: array<f32, CREWS>;
 var<workgroup> own_logits: array<f32, EXPERTS>;
 var<workgroup> scored: array<f32, EXPERTS>;
 var<workgroup> ranks: array<f32, GROUPS>;
-var<workgroup> keys: array<u32, 32u * SETS>;
+var<workgroup> sets: array<u32, 32u * SETS>;
 var<workgroup> finalist_keys: array<u32, FINALIST_SPACE>;
 var<workgroup> finalists: array<u32, FINALIST_SPACE>;
 var<workgroup> best_scores: array<f32, TOP_SPACE>;
@@ -85,27 +85,6 @@ fn is_kept(group: u32) -> bool {
     return better < KEPT;
 }
 
-// How many of four keys, at `first` and after it, come before `key` at `place`; of equals the lower place does.
-fn ahead4(four: vec4<u32>, first: u32, key: u32, place: u32) -> u32 {
-    let limit = vec4(key) - vec4<u32>(vec4(first) + vec4(0u, 1u, 2u, 3u) < vec4(place));
-    let ahead = vec4<u32>(four > limit);
-    return ahead.x + ahead.y + ahead.z + ahead.w;
-}
-
-fn keys_ahead(at: u32, key: u32, place: u32) -> u32 {
-    return ahead4(vec4(keys[at], keys[at + 1u], keys[at + 2u], keys[at + 3u]), at, key, place);
-}
-
-// How many experts of its set come before one.
-fn place_in_set(e: u32) -> u32 {
-    let key = keys[e];
-    let at = e / 32u * 32u;
-    return keys_ahead(at, key, e) + keys_ahead(at + 4u, key, e)
-        + keys_ahead(at + 8u, key, e) + keys_ahead(at + 12u, key, e)
-        + keys_ahead(at + 16u, key, e) + keys_ahead(at + 20u, key, e)
-        + keys_ahead(at + 24u, key, e) + keys_ahead(at + 28u, key, e);
-}
-
 fn finalists_ahead(at: u32, key: u32, place: u32) -> u32 {
     return ahead4(vec4(finalist_keys[at], finalist_keys[at + 1u], finalist_keys[at + 2u], finalist_keys[at + 3u]), at,
         key, place);
@@ -139,7 +118,7 @@ fn main(ids: Ids) {
             own_logits[e] = logit;
             highest = max(highest, select(min(logit, HIGHEST), NO_NUMBER, is_nan(logit)));
         }
-        keys[e] = select(NOBODY, key_of(logit), e < EXPERTS);
+        sets[e] = select(NOBODY, key_of(logit), e < EXPERTS);
     }
     for (var c = FINALISTS + ids.local; c < FINALIST_SPACE; c += WORKGROUP) { finalist_keys[c] = 0u; }
     for (var k = TOP_K + ids.local; k < TOP_SPACE; k += WORKGROUP) { best_scores[k] = 0.0; }
@@ -183,14 +162,14 @@ fn main(ids: Ids) {
             var bias = first_bias;
             if e >= WORKGROUP { bias = bias_of_expert(e); }
             scored[e] = score_of(own_logits[e], top, total) + bias;
-            if BIASED { keys[e] = key_of(scored[e]); }
+            if BIASED { sets[e] = key_of(scored[e]); }
         }
         if GROUPS > 1u {
             workgroupBarrier();
             for (var g = ids.local; g < GROUPS; g += WORKGROUP) { ranks[g] = rank_of(g); }
             workgroupBarrier();
             for (var e = ids.local; e < EXPERTS; e += WORKGROUP) {
-                if !is_kept(e / PER_GROUP) { keys[e] = CLOSED; }
+                if !is_kept(e / PER_GROUP) { sets[e] = CLOSED; }
             }
         }
         workgroupBarrier();
@@ -200,7 +179,7 @@ fn main(ids: Ids) {
         let place = place_in_set(e);
         if place < SET_BEST {
             let finalist = e / 32u * SET_BEST + place;
-            finalist_keys[finalist] = keys[e];
+            finalist_keys[finalist] = sets[e];
             finalists[finalist] = e;
         }
     }

@@ -9,21 +9,17 @@ fn list_key(row: u32, place: u32, list: u32) -> u32 {
     return keys[(row * TOP_K + place) * SLICES_STRIDE + list];
 }
 
+// Stores what stands at a place of the merged list of a row.
+fn put(group: vec2<u32>, place: u32, key: u32, entry: u32) {
+    let row = group.y;
+    // Places beyond a small vocabulary hold nobody, whose id is outside; the host does not read them.
+    let token = tokens[(row * TOP_K + entry % LENGTH) * SLICES_STRIDE + entry / LENGTH];
+    best[row * TOP_K + place] = vec2(token, logits[row * WIDTH + min(token, WIDTH - 1u)]);
+}
+
 @compute @workgroup_size(WORKGROUP)
 fn main(ids: Ids) {
-    let row = ids.group.y;
     start_merge(ids.local);
     workgroupBarrier();
-    find_finalists(row, ids.local);
-    workgroupBarrier();
-    let count = atomicLoad(&finalist_count);
-    for (var f = ids.local; f < count; f += WORKGROUP) {
-        let place = place_of(f, count);
-        if place < TOP_K {
-            let entry = finalist_entries[f];
-            // Places beyond a small vocabulary hold nobody, whose id is outside; the host does not read them.
-            let token = tokens[(row * TOP_K + entry % LENGTH) * SLICES_STRIDE + entry / LENGTH];
-            best[row * TOP_K + place] = vec2(token, logits[row * WIDTH + min(token, WIDTH - 1u)]);
-        }
-    }
+    merge(ids.group.xy, ids.local);
 }

@@ -13,20 +13,6 @@ var<workgroup> sorted: array<u32, LENGTH * LISTS>;
 
 fn list_key(row: u32, place: u32, list: u32) -> u32 { return sorted[place * LISTS + list]; }
 
-fn keys_ahead(at: u32, key: u32, place: u32) -> u32 {
-    return ahead4(vec4(sets[at], sets[at + 1u], sets[at + 2u], sets[at + 3u]), at, key, place);
-}
-
-// How many keys of its set come before one.
-fn place_in_set(i: u32) -> u32 {
-    let key = sets[i];
-    let at = i / 32u * 32u;
-    return keys_ahead(at, key, i) + keys_ahead(at + 4u, key, i)
-        + keys_ahead(at + 8u, key, i) + keys_ahead(at + 12u, key, i)
-        + keys_ahead(at + 16u, key, i) + keys_ahead(at + 20u, key, i)
-        + keys_ahead(at + 24u, key, i) + keys_ahead(at + 28u, key, i);
-}
-
 // Where in the slice the key at a place of a set stands.
 fn index_of(list: u32, place: u32, key: u32) -> u32 {
     let first = list * 32u;
@@ -40,6 +26,13 @@ fn index_of(list: u32, place: u32, key: u32) -> u32 {
         }
     }
     return first;
+}
+
+// Stores what stands at a place of the merged list of a slice of a row.
+fn put(group: vec2<u32>, place: u32, key: u32, entry: u32) {
+    let at = (group.y * TOP_K + place) * SLICES_STRIDE + group.x;
+    keys[at] = key;
+    tokens[at] = group.x * SLICE + index_of(entry / LENGTH, entry % LENGTH, key);
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -58,17 +51,5 @@ fn main(ids: Ids) {
         if place < LENGTH { sorted[place * LISTS + i / 32u] = sets[i]; }
     }
     workgroupBarrier();
-    find_finalists(row, ids.local);
-    workgroupBarrier();
-    let count = atomicLoad(&finalist_count);
-    for (var f = ids.local; f < count; f += WORKGROUP) {
-        let place = place_of(f, count);
-        if place < TOP_K {
-            let key = finalist_keys[f];
-            let entry = finalist_entries[f];
-            let at = (row * TOP_K + place) * SLICES_STRIDE + slice;
-            keys[at] = key;
-            tokens[at] = slice * SLICE + index_of(entry / LENGTH, entry % LENGTH, key);
-        }
-    }
+    merge(ids.group.xy, ids.local);
 }

@@ -209,7 +209,7 @@ impl GpuExecutor {
     /// Whether a stage ends with logits.
     fn has_head(&self, stage: &Stage) -> bool {
         match stage {
-            Stage::Trunk(part) => self.program.ops[part.clone()].iter().any(|op| matches!(op, Op::Head(_))),
+            Stage::Trunk(part) => self.program.ends_with_head(part),
             Stage::Draft => true,
         }
     }
@@ -332,13 +332,13 @@ impl GpuExecutor {
         let mut dispatches = self.plans.bodies[&(stage.clone(), body)].as_slice();
         // Short steps need no pace: the longest dispatch of 16 rows reads the largest matrix once.
         let paced = body == Class::Many;
-        let mut queued = Queued::new();
+        let mut queued = paced.then(Queued::new);
         let together = |pace: &Pace| if paced { pace.together() } else { pace::MOST };
         while let Some((part, rest)) = dispatches.split_at_checked(together(&self.pace)) {
             encode(&mut encoder, part, &size, self.profiler.as_mut());
             let submitted = submit(&self.gpu, self.profiler.as_mut(), encoder)?;
             self.state.finish_pending();
-            if paced {
+            if let Some(queued) = &mut queued {
                 queued.push(&self.gpu, &mut self.pace, submitted)?;
             }
             encoder = self.gpu.encoder("step");
@@ -392,23 +392,37 @@ impl GpuExecutor {
 
     /// Runs a whole batch in pieces of at most `max_rows` rows.
     fn run_in_pieces(&mut self, batch: &Batch<'_>) -> Result<(), GpuError> {
-        let keep = self.program.draft.is_some();
-        if keep {
-            let stride = self.buffers.slots.stride(self.program.final_hidden);
-            self.trunk.prepare(&self.gpu, batch.rows(), stride)?;
-        }
+        self.prepare_trunk(batch)?;
         let mut at = 0;
         while at < batch.tokens.len() {
             let piece = Piece::cut(batch, at, self.options.max_rows);
             let tokens = &batch.tokens[at..at + piece.rows];
             let part = Batch { tokens, spans: &piece.spans, logit_rows: &piece.logit_rows };
             self.run(&Stage::Trunk(0..self.program.ops.len()), &part, None, &[])?;
-            if keep {
-                self.keep_rows(self.program.final_hidden, HeadOf::Trunk, at, piece.rows)?;
-            }
+            self.keep_trunk(at, piece.rows)?;
             at += piece.rows;
         }
         Ok(())
+    }
+
+    /// Makes room for the hidden states of a batch, where a draft may continue them.
+    fn prepare_trunk(&mut self, batch: &Batch<'_>) -> Result<(), GpuError> {
+        let stride = self.buffers.slots.stride(self.program.final_hidden);
+        if self.program.draft.is_some() { self.trunk.prepare(&self.gpu, batch.rows(), stride) } else { Ok(()) }
+    }
+
+    /// Keeps the hidden states of the rows that ran last, as those of the batch from row `at` on.
+    fn keep_trunk(&mut self, at: usize, rows: usize) -> Result<(), GpuError> {
+        match self.program.draft {
+            Some(_) => self.keep_rows(self.program.final_hidden, HeadOf::Trunk, at, rows),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the blocks that a batch writes its sequences' own.
+    fn own(&mut self, batch: &Batch<'_>) -> Result<(), GpuError> {
+        let own = |span: &Span| self.state.own(span.sequence, span.start, span.start + span.len);
+        Ok(batch.spans.iter().try_for_each(own)?)
     }
 
     /// Copies rows of a slot to the hidden states that a head left, from row `at` on.
@@ -583,10 +597,7 @@ impl Executor for GpuExecutor {
         batch.validate(self.program.vocab_size, &self.state)?;
         batch.append_to(&mut self.state)?;
         self.logits.clear();
-        let own = |state: &mut DeviceState, span: &Span| state.own(span.sequence, span.start, span.start + span.len);
-        let owned = batch.spans.iter().try_for_each(|span| own(&mut self.state, span));
-        let done = owned.map_err(GpuError::from).and_then(|()| self.run_in_pieces(batch));
-        if let Err(error) = done {
+        if let Err(error) = self.own(batch).and_then(|()| self.run_in_pieces(batch)) {
             self.forget_results();
             batch.retract_from(&mut self.state)?;
             return Err(error.into());

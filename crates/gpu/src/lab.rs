@@ -54,14 +54,6 @@ impl Bench {
     }
 }
 
-/// The storage type of keys and values that goes with a precision.
-fn kv_of(precision: Precision) -> KvDtype {
-    match precision {
-        Precision::Exact => KvDtype::F32,
-        Precision::Fast => KvDtype::F16,
-    }
-}
-
 impl Lab {
     /// A lab on a device.
     pub fn new(gpu: Arc<Gpu>) -> Self {

@@ -54,16 +54,22 @@ pub struct GpuOptions {
 impl GpuOptions {
     /// The fast mode within `limits`, with an f16 cache.
     pub fn new(limits: StateLimits) -> Self {
-        Self { precision: Precision::Fast, kv: KvDtype::F16, limits, budget: None, max_rows: 512 }
+        let (precision, kv) = (Precision::Fast, Self::kv_of(Precision::Fast));
+        Self { precision, kv, limits, budget: None, max_rows: 512 }
+    }
+
+    /// How keys and values are kept with a precision when nobody asks for another way.
+    pub fn kv_of(precision: Precision) -> KvDtype {
+        match precision {
+            Precision::Exact => KvDtype::F32,
+            Precision::Fast => KvDtype::F16,
+        }
     }
 
     /// With another precision, and keys and values as they fit to it.
     pub fn with_precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
-        self.kv = match precision {
-            Precision::Exact => KvDtype::F32,
-            Precision::Fast => KvDtype::F16,
-        };
+        self.kv = Self::kv_of(precision);
         self
     }
 }

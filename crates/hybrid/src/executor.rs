@@ -88,8 +88,9 @@ impl HybridExecutor {
         options: ArmOptions,
     ) -> Result<Self, HybridError> {
         check_states(&program, placements)?;
-        let mut parts = placements.few.gpu_parts();
-        parts.extend(placements.many.gpu_parts().into_iter().filter(|part| !placements.few.gpu_parts().contains(part)));
+        let few = placements.few.gpu_parts();
+        let more = placements.many.gpu_parts().into_iter().filter(|part| !few.contains(part));
+        let parts: Vec<_> = few.iter().cloned().chain(more).collect();
         let on_gpu = placements.program_of(Side::Gpu, &program);
         let gpu = GpuExecutor::of_parts(gpu, on_gpu, Arc::clone(&weights), options.gpu, &parts)?;
         let on_cpu = placements.program_of(Side::Cpu, &program);

@@ -144,7 +144,8 @@ pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
     if shape.is_none() && args.quant.is_some() {
         bail!(Usage("--quant says how --shape is stored; a file is measured as it is".to_owned()));
     }
-    if args.profile && !args.executor.may_use_gpu(config) {
+    let on_gpu = args.executor.may_use_gpu(config);
+    if args.profile && !on_gpu {
         bail!(Usage("--profile needs --executor gpu: no other executor times its kernels".to_owned()));
     }
     if shape.is_some() && (args.file.owned || args.file.skill.is_some() || args.file.task.is_some()) {
@@ -157,7 +158,7 @@ pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
         }
     };
     let file = args.model.as_ref().map(|path| open_file(path, args.file.owned).map(|file| (path, file))).transpose()?;
-    let bandwidth = bandwidth(args, threads, config)?;
+    let bandwidth = bandwidth(args, threads, on_gpu, config)?;
     let mut subject = match (file, shape, &args.quant) {
         (Some((path, file)), _, _) => from_file(path, file, args, config)?,
         (None, Some(shape), Some(quant)) => from_shape(&shape, quant, args, threads, config)?,
@@ -182,8 +183,8 @@ pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
 }
 
 /// Bytes per second that the memory of the executor gives.
-fn bandwidth(args: &Args, threads: usize, config: &Config) -> anyhow::Result<f64> {
-    if args.executor.may_use_gpu(config) {
+fn bandwidth(args: &Args, threads: usize, on_gpu: bool, config: &Config) -> anyhow::Result<f64> {
+    if on_gpu {
         let gpu = cortiq_gpu::Gpu::open(&args.executor.gpu.adapter(config));
         let measured = gpu.and_then(|gpu| cortiq_gpu::read_bandwidth(&gpu));
         return measured.map_err(|error| gpu_error(error, &args.executor, config));

@@ -9,7 +9,9 @@ use cortiq_hybrid::Timing;
 use serde::Serialize;
 
 use crate::config::{Config, Origin, Setting};
-use crate::model_options::{ExecutorName, ExecutorOptions, FileOptions, context_of, open_engine, open_file, placed};
+use crate::model_options::{
+    ExecutorName, ExecutorOptions, FileOptions, context_of, open_engine, open_file, placed, uses_gpu,
+};
 use crate::output::{human_bytes, print_json, print_text, table};
 use crate::synthetic::check_memory;
 
@@ -54,7 +56,7 @@ struct Report {
 struct Placed {
     executor: &'static str,
     placement: String,
-    /// Seconds from a submission to its result, where it was measured.
+    /// Microseconds from a submission to its result, where it was measured.
     latency_us: Option<f64>,
     timings: Vec<Timed>,
 }
@@ -145,11 +147,11 @@ pub fn run(args: &Args, config: &Config) -> anyhow::Result<()> {
         configuration: configuration(&config, &args.executor),
         cpu: cpu(&config, args.quick),
         gpus: adapters.iter().map(|adapter| gpu(adapter, &choice, &config, precision, args.quick)).collect(),
+        executor: verdict(&config, choice.pick(&adapters).is_ok()),
         gpu: match choice.pick(&adapters) {
             Ok(adapter) => adapter.caps().adapter.name.clone(),
             Err(error) => format!("none ({error})"),
         },
-        executor: verdict(&args.executor, &config),
         model: args.model.as_deref().map(|path| place(path, args, &config)).transpose()?,
     };
     if args.json { print_json(&report) } else { print_text(&described(&report)) }
@@ -289,10 +291,9 @@ fn place(path: &Path, args: &Args, config: &Config) -> anyhow::Result<Placed> {
     })
 }
 
-/// What `--executor auto` does with any model.
-fn verdict(flags: &ExecutorOptions, config: &Config) -> Verdict {
-    let auto = ExecutorOptions { executor: ExecutorName::Auto, ..flags.clone() };
-    let uses_gpu = auto.may_use_gpu(config);
+/// What `--executor auto` does with any model, when a GPU that may be used was `found` or not.
+fn verdict(config: &Config, found: bool) -> Verdict {
+    let uses_gpu = uses_gpu(ExecutorName::Auto.choose(config).value, || found);
     let reason = match (config.gpu.enabled.value, uses_gpu) {
         (Some(true), _) => "CMF_GPU asks for it",
         (Some(false), _) => "CMF_GPU says never to use a GPU",
@@ -335,8 +336,7 @@ fn describe_model(text: &mut String, model: &Placed) {
     let heading = ["    work", "layer", "rows", "CPU", "GPU"].map(str::to_owned).to_vec();
     let row = |timed: &Timed| {
         let layer = timed.layer.map_or_else(String::new, |layer| layer.to_string());
-        let times = [timed.cpu_us, timed.gpu_us].map(|time| format!("{time:.0}"));
-        let [cpu, gpu] = times;
+        let [cpu, gpu] = [timed.cpu_us, timed.gpu_us].map(|time| format!("{time:.0}"));
         vec![format!("    {}", timed.work), layer, timed.rows.to_string(), cpu, gpu]
     };
     let rows: Vec<_> = std::iter::once(heading).chain(model.timings.iter().map(row)).collect();

@@ -4,7 +4,8 @@
 // r * (p + 1) + p others before it. So only those with (r + 1) * (p + 1) <= TOP_K can be among the first TOP_K: about
 // TOP_K * ln(TOP_K), few enough to compare each with all. FINALISTS is their largest number.
 //
-// The shader defines `list_key(row, place, list)`, which is 0 for lists from LISTS up to a multiple of four.
+// The shader defines `list_key(row, place, list)`, which is 0 for lists from LISTS up to a multiple of four, and
+// `put(group, place, key, entry)`, which stores one of the merged list.
 var<workgroup> finalist_count: atomic<u32>;
 var<workgroup> finalist_keys: array<u32, FINALISTS>;
 // list * LENGTH + place: rising where keys are equal.
@@ -48,4 +49,16 @@ fn place_of(finalist: u32, count: u32) -> u32 {
         before += u32(other > key || (other == key && finalist_entries[i] < entry));
     }
     return before;
+}
+
+// Merges the lists of the row that the workgroup's y names; all its threads call this together, after start_merge and a
+// barrier.
+fn merge(group: vec2<u32>, local: u32) {
+    find_finalists(group.y, local);
+    workgroupBarrier();
+    let count = atomicLoad(&finalist_count);
+    for (var f = local; f < count; f += WORKGROUP) {
+        let place = place_of(f, count);
+        if place < TOP_K { put(group, place, finalist_keys[f], finalist_entries[f]); }
+    }
 }

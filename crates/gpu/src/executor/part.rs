@@ -2,7 +2,7 @@
 
 use cortiq_model::{Batch, ModelError, Part, PartExecutor, Slot, TopRows};
 
-use super::{GpuExecutor, HeadOf, MAX_ROWS, Stage, submit};
+use super::{GpuExecutor, MAX_ROWS, Stage, submit};
 use crate::GpuError;
 
 impl GpuExecutor {
@@ -74,9 +74,7 @@ impl GpuExecutor {
         if rows > MAX_ROWS || part.first > part.end || part.end > self.program.ops.len() {
             return Err(GpuError::Unsupported(format!("{rows} rows of the operations {:?}", part.range())));
         }
-        for span in batch.spans {
-            self.state.own(span.sequence, span.start, span.start + span.len)?;
-        }
+        self.own(batch)?;
         self.fit_rows(rows)?;
         self.write_inputs(part.inputs, rows, slots)?;
         let stage = Stage::Trunk(part.range());
@@ -84,12 +82,8 @@ impl GpuExecutor {
         if !self.has_head(&stage) {
             return self.read_outputs(part.outputs, rows, slots);
         }
-        if self.program.draft.is_some() {
-            let stride = self.buffers.slots.stride(self.program.final_hidden);
-            self.trunk.prepare(&self.gpu, batch.rows(), stride)?;
-            self.keep_rows(self.program.final_hidden, HeadOf::Trunk, 0, rows)?;
-        }
-        Ok(())
+        self.prepare_trunk(batch)?;
+        self.keep_trunk(0, rows)
     }
 }
 

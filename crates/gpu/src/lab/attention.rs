@@ -5,14 +5,14 @@ use cortiq_model::{
 };
 use cortiq_quant::f32_to_f16;
 
-use super::{Bench, Lab, kv_of, pad_rows};
+use super::{Bench, Lab, pad_rows};
 use crate::kernel::{Dispatch, StepSize};
 use crate::ops;
 use crate::plan::Class;
 use crate::slots::padded;
 use crate::state::{BLOCK, NO_BLOCK};
 use crate::step::StepWriter;
-use crate::{GpuError, Precision};
+use crate::{GpuError, GpuOptions, Precision};
 
 /// One sequence of a batch: its last `rows` positions are the queries.
 #[derive(Clone, Debug)]
@@ -150,7 +150,7 @@ impl Lab {
     }
 
     fn record_attention(&mut self, case: &AttentionCase) -> Result<(Bench, Vec<Dispatch>, StepSize), GpuError> {
-        let kv = kv_of(case.precision);
+        let kv = GpuOptions::kv_of(case.precision);
         let mut bench = Bench::new(&self.gpu, case.program(), case.rows(), kv, 0)?;
         let ids = bench.fill(self, case)?;
         let span = |(run, id): (&Run, &SequenceId)| Span {

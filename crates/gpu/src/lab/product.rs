@@ -3,13 +3,13 @@
 use cortiq_model::Program;
 use cortiq_quant::MatrixView;
 
-use super::{Bench, Lab, kv_of, pad_rows};
+use super::{Bench, Lab, pad_rows};
 use crate::kernel::{Dispatch, StepSize};
 use crate::ops::{self, Codes, Product, Store, VARIANTS, Variant};
 use crate::plan::{Activation, Class, Quantised, Rows};
 use crate::slots::padded;
 use crate::weights::DeviceMatrix;
-use crate::{GpuError, Precision};
+use crate::{GpuError, GpuOptions, Precision};
 
 /// How a product is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Lab {
         let matrix = &matrices.inner;
         // Matrix-vector kernels read whole groups of four tokens.
         let (tokens, rows) = (case.tokens, case.tokens.next_multiple_of(4));
-        let bench = Bench::new(&self.gpu, Program::empty(0, 0, 0), rows, kv_of(Precision::Exact), tokens)?;
+        let bench = Bench::new(&self.gpu, Program::empty(0, 0, 0), rows, GpuOptions::kv_of(Precision::Exact), tokens)?;
         let stride = padded(matrix.cols);
         let mut values = pad_rows(case.x, matrix.cols, stride);
         values.resize(rows * stride, 0.0);

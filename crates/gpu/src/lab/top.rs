@@ -2,11 +2,11 @@
 
 use cortiq_model::{Program, TopRows};
 
-use super::{Bench, Lab, kv_of};
+use super::{Bench, Lab};
 use crate::kernel::StepSize;
 use crate::ops::{Top, top_size, top_slices};
 use crate::plan::{Activation, Class};
-use crate::{GpuError, Precision};
+use crate::{GpuError, GpuOptions, Precision};
 
 /// A choice of the best tokens.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ impl Lab {
         let &TopCase { logits, vocab_size, count, slice } = case;
         let rows = logits.len() / vocab_size.max(1);
         let size = top_size(count).ok_or_else(|| GpuError::Unsupported(format!("the {count} best tokens")))?;
-        let bench = Bench::new(&self.gpu, Program::empty(0, 0, 0), rows, kv_of(Precision::Exact), rows)?;
+        let bench = Bench::new(&self.gpu, Program::empty(0, 0, 0), rows, GpuOptions::kv_of(Precision::Exact), rows)?;
         let buffer = self.gpu.buffer_with("logits", logits)?;
         let logits = Activation { buffer, width: vocab_size, stride: vocab_size };
         // Buffers of an earlier vocabulary have another shape.

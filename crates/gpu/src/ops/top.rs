@@ -75,7 +75,10 @@ impl Top {
         // None of them reads the step.
         let shader = |name, body, lists: usize, length: usize| {
             let finalists: usize = (1..=length).map(|place| lists.min(size / place)).sum();
-            let source = Source::new(name, body).part(wgsl!("lib/top_merge.wgsl")).part(wgsl!("lib/top_key.wgsl"));
+            let source = Source::new(name, body)
+                .part(wgsl!("lib/top_merge.wgsl"))
+                .part(wgsl!("lib/top_key.wgsl"))
+                .part(wgsl!("lib/ahead4.wgsl"));
             with_teams(source, rec.gpu, WORKGROUP)
                 .with("WIDTH", logits.width)
                 .with("TOP_K", size)
@@ -84,7 +87,9 @@ impl Top {
                 .with("LENGTH", length)
                 .with("FINALISTS", finalists)
         };
-        let by_slice = shader("top_slice", wgsl!("top_slice.wgsl"), slice / 32, size.min(32)).with("SLICE", slice);
+        let by_slice = shader("top_slice", wgsl!("top_slice.wgsl"), slice / 32, size.min(32))
+            .with("SLICE", slice)
+            .part(wgsl!("lib/place_in_set.wgsl"));
         let join = shader("top_join", wgsl!("top_join.wgsl"), slices, size);
         let binds = [Bind::read(1, &logits.buffer), Bind::write(2, &keys), Bind::write(3, &tokens)];
         rec.dispatch(&by_slice, &binds, move |step| [slices as u32, step.logit_rows, 1])?;

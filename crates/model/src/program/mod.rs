@@ -259,6 +259,11 @@ impl Program {
         Ok(total)
     }
 
+    /// Whether a part of the operations ends with the head.
+    pub fn ends_with_head(&self, part: &Range<usize>) -> bool {
+        matches!(self.ops[part.clone()].last(), Some(Op::Head(_)))
+    }
+
     /// The program of an executor that runs only some of the operations: it keeps no state for the others.
     /// Whether it drafts is for the caller to say.
     pub fn with_states_of<'a>(mut self, ops: impl Iterator<Item = &'a Op>) -> Self {

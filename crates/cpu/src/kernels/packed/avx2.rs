@@ -11,7 +11,7 @@ use std::arch::x86_64::{
 use cortiq_quant::GROUP;
 
 use super::super::avx2::Avx2;
-use super::groups::{Bits8, Bits16, Groups, Loops};
+use super::groups::{Groups, Input, Loops};
 use super::tile::{self, Rows, Unpacked};
 use super::{InputBits, Job, input};
 
@@ -149,40 +149,22 @@ impl Groups for Avx2 {
 }
 
 impl Loops for Avx2 {
-    fn one8<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
+    fn one<I: Input<Self>, M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
         #[target_feature(enable = "avx2,fma,f16c")]
-        fn inner<M: Rows<Avx2>>(matrix: &M, job: &mut Job<'_>) {
-            tile::one::<Avx2, Bits8, M>(matrix, job);
+        fn inner<I: Input<Avx2>, M: Rows<Avx2>>(matrix: &M, job: &mut Job<'_>) {
+            tile::one::<Avx2, I, M>(matrix, job);
         }
         // SAFETY: only `Isa::detect` leads to this type, on a processor with AVX2, FMA and F16C.
-        unsafe { inner(matrix, job) }
+        unsafe { inner::<I, M>(matrix, job) }
     }
 
-    fn one16<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
+    fn many<I: Input<Self>, M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
         #[target_feature(enable = "avx2,fma,f16c")]
-        fn inner<M: Rows<Avx2>>(matrix: &M, job: &mut Job<'_>) {
-            tile::one::<Avx2, Bits16, M>(matrix, job);
+        fn inner<I: Input<Avx2>, M: Rows<Avx2>>(matrix: &M, job: &mut Job<'_>) {
+            tile::many::<Avx2, I, M>(matrix, job);
         }
         // SAFETY: only `Isa::detect` leads to this type, on a processor with AVX2, FMA and F16C.
-        unsafe { inner(matrix, job) }
-    }
-
-    fn many8<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
-        #[target_feature(enable = "avx2,fma,f16c")]
-        fn inner<M: Rows<Avx2>>(matrix: &M, job: &mut Job<'_>) {
-            tile::many::<Avx2, Bits8, M>(matrix, job);
-        }
-        // SAFETY: only `Isa::detect` leads to this type, on a processor with AVX2, FMA and F16C.
-        unsafe { inner(matrix, job) }
-    }
-
-    fn many16<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
-        #[target_feature(enable = "avx2,fma,f16c")]
-        fn inner<M: Rows<Avx2>>(matrix: &M, job: &mut Job<'_>) {
-            tile::many::<Avx2, Bits16, M>(matrix, job);
-        }
-        // SAFETY: only `Isa::detect` leads to this type, on a processor with AVX2, FMA and F16C.
-        unsafe { inner(matrix, job) }
+        unsafe { inner::<I, M>(matrix, job) }
     }
 
     fn unpack<M: Rows<Self>>(matrix: &M, first: usize, target: Unpacked<'_>) {

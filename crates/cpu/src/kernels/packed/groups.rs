@@ -112,14 +112,10 @@ impl<V: Groups> Input<V> for Bits16 {
 
 /// The loops, compiled for the instruction set: not inlined into what calls them.
 pub(crate) trait Loops: Groups {
-    /// [`super::tile::one`] with inputs of 8 bits.
-    fn one8<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>);
-    /// [`super::tile::one`] with inputs of 16 bits.
-    fn one16<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>);
-    /// [`super::tile::many`] with inputs of 8 bits.
-    fn many8<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>);
-    /// [`super::tile::many`] with inputs of 16 bits.
-    fn many16<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>);
+    /// [`super::tile::one`].
+    fn one<I: Input<Self>, M: Rows<Self>>(matrix: &M, job: &mut Job<'_>);
+    /// [`super::tile::many`].
+    fn many<I: Input<Self>, M: Rows<Self>>(matrix: &M, job: &mut Job<'_>);
     /// [`super::tile::unpack`].
     fn unpack<M: Rows<Self>>(matrix: &M, first: usize, target: Unpacked<'_>);
 }

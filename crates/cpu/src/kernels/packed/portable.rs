@@ -5,7 +5,7 @@ use cortiq_quant::{GROUP, f16_to_f32};
 use super::super::portable::Plain;
 use super::super::tile::LANES;
 use super::Job;
-use super::groups::{Bits8, Bits16, Groups, Loops};
+use super::groups::{Groups, Input, Loops};
 use super::tile::{self, Rows, Unpacked};
 
 /// Lane `j` adds up columns `4 j` to `4 j + 3`.
@@ -95,20 +95,12 @@ impl Groups for Plain {
 }
 
 impl Loops for Plain {
-    fn one8<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
-        tile::one::<Plain, Bits8, M>(matrix, job);
+    fn one<I: Input<Self>, M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
+        tile::one::<Plain, I, M>(matrix, job);
     }
 
-    fn one16<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
-        tile::one::<Plain, Bits16, M>(matrix, job);
-    }
-
-    fn many8<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
-        tile::many::<Plain, Bits8, M>(matrix, job);
-    }
-
-    fn many16<M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
-        tile::many::<Plain, Bits16, M>(matrix, job);
+    fn many<I: Input<Self>, M: Rows<Self>>(matrix: &M, job: &mut Job<'_>) {
+        tile::many::<Plain, I, M>(matrix, job);
     }
 
     fn unpack<M: Rows<Self>>(matrix: &M, first: usize, target: Unpacked<'_>) {

@@ -6,7 +6,7 @@
 use cortiq_quant::GROUP;
 
 use super::super::tile::LANES;
-use super::groups::{Groups, Input, Loops};
+use super::groups::{Bits8, Bits16, Groups, Input, Loops};
 use super::input::{InputBits, InputRow};
 use super::job::Job;
 
@@ -250,15 +250,15 @@ pub(crate) fn products<V: Loops, M: Rows<V>>(matrix: &M, mut job: Job<'_>) {
 /// Products of one input with rows as they are.
 pub(crate) fn one_of<V: Loops, M: Rows<V>>(matrix: &M, job: &mut Job<'_>) {
     match job.x.width() {
-        InputBits::Eight => V::one8(matrix, job),
-        InputBits::Sixteen => V::one16(matrix, job),
+        InputBits::Eight => V::one::<Bits8, M>(matrix, job),
+        InputBits::Sixteen => V::one::<Bits16, M>(matrix, job),
     }
 }
 
 fn many_of<V: Loops, M: Rows<V>>(matrix: &M, job: &mut Job<'_>) {
     match job.x.width() {
-        InputBits::Eight => V::many8(matrix, job),
-        InputBits::Sixteen => V::many16(matrix, job),
+        InputBits::Eight => V::many::<Bits8, M>(matrix, job),
+        InputBits::Sixteen => V::many::<Bits16, M>(matrix, job),
     }
 }
 

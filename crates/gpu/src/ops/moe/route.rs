@@ -44,6 +44,8 @@ pub(super) fn route(rec: &mut Recorder<'_>, layer: &Layer<'_>) -> Result<(), Gpu
         .with("LOGIT_STRIDE", logits.stride)
         .with("JOBS_STRIDE", layer.jobs)
         .with("SHARED", op.shared.is_some())
+        .part(wgsl!("lib/ahead4.wgsl"))
+        .part(wgsl!("lib/place_in_set.wgsl"))
         .part(match bias {
             Some(_) => wgsl!("lib/moe_selection_bias.wgsl"),
             None => wgsl!("lib/moe_no_selection_bias.wgsl"),
